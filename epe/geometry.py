@@ -1,0 +1,34 @@
+"""Pixels, frames, latents, tokens, rows and bands: pure arithmetic, no state, no torch."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+
+def nearest_multiples(value: int, multiple: int) -> tuple[int, int]:
+    """The multiples of `multiple` next below and above `value` (the lower one is at least `multiple`)."""
+    below = max(multiple, value // multiple * multiple)
+    return below, max(below, -(-value // multiple) * multiple)
+
+
+def round_up(value: int, multiple: int) -> int:
+    """`value` raised to a multiple of `multiple`."""
+    return -(-value // multiple) * multiple
+
+
+def split_rows(num_rows: int, num_parts: int) -> tuple[int, ...]:
+    """Row counts of contiguous parts, as even as possible, larger ones first.
+
+    Every rank computes them from the global count, so no rank has to ask another:
+    `split_rows(10, 4) == (3, 3, 2, 2)`.
+    """
+    if num_parts < 1:
+        raise ValueError(f"num_parts is {num_parts}; at least 1 is needed")
+    base, extra = divmod(num_rows, num_parts)
+    return tuple(base + (part < extra) for part in range(num_parts))
+
+
+def row_bounds(num_rows: int, num_parts: int) -> tuple[tuple[int, int], ...]:
+    """`(start, end)` of each part of `split_rows`."""
+    ends = tuple(accumulate(split_rows(num_rows, num_parts)))
+    return tuple(zip((0, *ends[:-1]), ends, strict=True))

@@ -1,0 +1,92 @@
+"""Permission to work: the messages from the planner to the ranks."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from epe.messages.requests import Request
+
+
+class Stage(StrEnum):
+    """The stages of a trajectory, in order."""
+
+    ENCODE = "encode"
+    DENOISE = "denoise"
+    DECODE = "decode"
+    FINISH = "finish"
+
+
+class Lane(Struct, frozen=True, kw_only=True):
+    """An ordered tuple of ranks that work together.
+
+    `incarnation` grows when an error broke the exchanges of these ranks, so that no rank meets
+    the remains of the broken group.
+    """
+
+    ranks: tuple[int, ...]
+    incarnation: int = 0
+
+    @property
+    def width(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def head(self) -> int:
+        return self.ranks[0]
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """How a lane divides a step: `cfg` guidance branches at once, each over `cp` ranks."""
+
+    cfg: int = 1
+    cp: int = 1
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """`rank` lacks the state and fetches it from `source`, which holds it."""
+
+    rank: int
+    source: int
+
+
+class Lease(Struct, frozen=True, kw_only=True, tag=True):
+    """A lane's permission to run `num_steps` steps (or one encode or decode) of a request.
+
+    It carries all that decides control flow: every rank of the lane does exactly what it says.
+    Leases that share a rank run in the order of `seq` on it.
+    """
+
+    seq: int
+    epoch: int
+    lane: Lane
+    stage: Stage
+    request: Request
+    first_step: int = 0
+    num_steps: int = 0
+    split: Split = Split()
+    transfers: tuple[Transfer, ...] = ()
+
+    def source_of(self, rank: int) -> int | None:
+        """The rank from which `rank` fetches the state, or None if it holds it already."""
+        return next((t.source for t in self.transfers if t.rank == rank), None)
+
+
+class Drop(Struct, frozen=True, kw_only=True, tag=True):
+    """Free what this rank holds of these requests."""
+
+    request_ids: tuple[str, ...]
+
+
+class Fetch(Struct, frozen=True, kw_only=True, tag=True):
+    """Ask of one rank to another: the canonical state of a request at the start of `step`."""
+
+    request_id: str
+    step: int
+
+
+class Stop(Struct, frozen=True, kw_only=True, tag=True):
+    """End this rank's work and its process."""
+
+    reason: str = ""

@@ -1,0 +1,95 @@
+"""What the ranks, the postprocess actor and the planner tell about the work."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from epe.messages.leases import Stage
+
+
+class FailureKind(StrEnum):
+    """Why a request ended without a picture, or was not taken."""
+
+    BAD_REQUEST = "bad_request"
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    NON_FINITE = "non_finite"
+    OUT_OF_MEMORY = "out_of_memory"
+    TASK_RAISED = "task_raised"
+    RANK_LOST = "rank_lost"
+    SHUTDOWN = "shutdown"
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """The one end of a request that was not finished: what, where and why."""
+
+    kind: FailureKind
+    message: str
+    stage: Stage | None = None
+    step: int | None = None
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+class RankReady(Struct, frozen=True, kw_only=True, tag=True):
+    """A rank has loaded its model and waits for leases; `fingerprint` names model, device and versions."""
+
+    rank: int
+    device: str
+    fingerprint: str
+    load_s: float
+
+
+class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
+    """One rank has run a lease to its end and holds the state at `next_step`.
+
+    `seconds` is the device time of the task (for denoising, of one step); `gap_s` the idle time of the
+    device thread before it, `fetch_s` the part of it spent waiting for state from another rank.
+    """
+
+    seq: int
+    epoch: int
+    rank: int
+    next_step: int
+    seconds: float
+    gap_s: float = 0.0
+    fetch_s: float = 0.0
+
+
+class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):
+    """One rank could not run a lease; the lane's exchanges are closed on this rank.
+
+    `consequence` is True where this rank only felt another one's error.
+    """
+
+    seq: int
+    epoch: int
+    rank: int
+    failure: Failure
+    consequence: bool = False
+
+
+class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
+    """Names the tensors of a migrated state, in the order in which they travel, and its plain fields."""
+
+    request_id: str
+    step: int
+    names: tuple[str, ...]
+    scalars: dict[str, float] = {}
+
+
+class Decoded(Struct, frozen=True, kw_only=True, tag=True):
+    """Goes from the lane head to the postprocess actor, with one uint8 tensor (frames, height, width, 3)."""
+
+    request_id: str
+
+
+class Encoded(Struct, frozen=True, kw_only=True, tag=True):
+    """The postprocess actor has the file (or could not make it)."""
+
+    request_id: str
+    seconds: float
+    failure: Failure | None = None

@@ -1,0 +1,46 @@
+"""What a user wants, fully resolved: no default is filled in after this point."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+
+class OutputFormat(StrEnum):
+    """How the finished picture is encoded; `RAW` leaves the array as it is."""
+
+    PNG = "png"
+    JPEG = "jpeg"
+    WEBP = "webp"
+    RAW = "raw"
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One picture or video to draw.
+
+    Sizes are pixels, `deadline_s` is seconds after arrival, `guidance_scale` 0 means no guidance,
+    larger `priority` goes first.
+    """
+
+    id: str
+    prompt: str
+    negative_prompt: str = ""
+    height: Annotated[int, Meta(ge=1)]
+    width: Annotated[int, Meta(ge=1)]
+    num_frames: Annotated[int, Meta(ge=1)] = 1
+    num_steps: Annotated[int, Meta(ge=1)]
+    guidance_scale: Annotated[float, Meta(ge=0)]
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    max_sequence_length: Annotated[int, Meta(ge=1)] = 512
+    priority: int = 0
+    deadline_s: Annotated[float, Meta(gt=0)] | None = None
+    on_deadline: Literal["continue", "expire"] = "continue"
+    output_format: OutputFormat = OutputFormat.PNG
+    output_compression: Annotated[int, Meta(ge=0, le=100)] = 100
+
+    @property
+    def num_conditions(self) -> int:
+        """Guidance branches of a step: 2 with guidance, 1 without."""
+        return 2 if self.guidance_scale > 0 else 1

@@ -1,0 +1,117 @@
+"""What clients say to the planner, and what they hear of their requests."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from epe.messages.leases import Stage
+from epe.messages.reports import Failure
+from epe.messages.requests import Request
+
+
+class Submit(Struct, frozen=True, kw_only=True, tag=True):
+    """Ask: take this request. Answered with `Accepted` or `Rejected`."""
+
+    request: Request
+
+
+class Accepted(Struct, frozen=True, kw_only=True, tag=True):
+    """The request is in the plan; `predicted_s` is the time to its finish, `late` that its deadline will be missed."""
+
+    request_id: str
+    predicted_s: float
+    late: bool = False
+
+
+class Rejected(Struct, frozen=True, kw_only=True, tag=True):
+    """The request was not taken."""
+
+    failure: Failure
+
+
+class Cancel(Struct, frozen=True, kw_only=True, tag=True):
+    """Ask: end this request. Answered with True if it was alive."""
+
+    request_id: str
+
+
+class Drain(Struct, frozen=True, kw_only=True, tag=True):
+    """Take nothing new; answered with True once nothing is left in work."""
+
+    reason: str = ""
+
+
+class Inspect(Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the service's `Status`."""
+
+
+class RankStatus(Struct, frozen=True, kw_only=True):
+    """One rank as the planner sees it."""
+
+    rank: int
+    state: str
+    device: str
+    request_id: str | None = None
+
+
+class Status(Struct, frozen=True, kw_only=True, tag=True):
+    """The service as the planner sees it; `phase` is loading, warming, running, draining or failed."""
+
+    phase: str
+    ranks: tuple[RankStatus, ...]
+    num_waiting: int
+    num_running: int
+    num_finished: int
+    reason: str = ""
+
+
+class Progress(Struct, frozen=True, kw_only=True, tag=True):
+    """A request has passed a step or a stage."""
+
+    request_id: str
+    stage: Stage
+    step: int
+    num_steps: int
+    ranks: tuple[int, ...] = ()
+
+
+class LaneVisit(Struct, frozen=True, kw_only=True):
+    """One stretch of a request's life on one lane, for the reply, the log and the tests; seconds since arrival."""
+
+    stage: Stage
+    ranks: tuple[int, ...]
+    first_step: int
+    num_steps: int
+    start_s: float
+    end_s: float
+
+
+class Account(Struct, frozen=True, kw_only=True, tag=True):
+    """What happened to a request: its timings in seconds and the lanes that it used."""
+
+    request_id: str
+    queue_s: float = 0.0
+    encode_s: float = 0.0
+    denoise_s: float = 0.0
+    decode_s: float = 0.0
+    finish_s: float = 0.0
+    total_s: float = 0.0
+    predicted_s: float = 0.0
+    num_migrations: int = 0
+    visits: tuple[LaneVisit, ...] = ()
+
+
+class Ended(Struct, frozen=True, kw_only=True, tag=True):
+    """A request has reached its one end: `failure` is None when it was finished."""
+
+    request_id: str
+    account: Account
+    failure: Failure | None = None
+
+
+class Artifact(Struct, frozen=True, kw_only=True, tag=True):
+    """The finished file of a request, from the postprocess actor; `data` is empty for raw output (the array travels beside it)."""
+
+    request_id: str
+    media_type: str
+    data: bytes

@@ -16,7 +16,7 @@ class Submit(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Accepted(Struct, frozen=True, kw_only=True, tag=True):
-    """The request is in the plan; `predicted_s` is the time to its finish, `late` that its deadline will be missed."""
+    """The request is in the plan: `predicted_s` until its finish; `late` when its deadline will be missed."""
 
     request_id: str
     predicted_s: float
@@ -110,7 +110,7 @@ class Ended(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Artifact(Struct, frozen=True, kw_only=True, tag=True):
-    """The finished file of a request, from the postprocess actor; `data` is empty for raw output (the array travels beside it)."""
+    """The finished file, from the postprocess actor; for raw output `data` is empty and the array travels beside it."""
 
     request_id: str
     media_type: str

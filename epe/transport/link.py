@@ -45,7 +45,7 @@ class Link(Protocol):
         """Send without an answer."""
 
     async def ask(self, target: str, sender: str, message: Any, timeout_s: float) -> Any:
-        """Send and wait for the answer; raises `Gone` if the node or actor is, `TimeoutError` when it is late."""
+        """Send and wait for the answer; raises `Gone` if the far end is, `TimeoutError` when it is late."""
 
 
 Connect = Callable[[Receiver], Link]

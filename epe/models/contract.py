@@ -1,0 +1,50 @@
+"""What a model family brings: its tasks, and how its state leaves and enters a rank.
+
+Everything else (leases, lanes, planning, serving) is the same for all families.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from epe.families import Family
+from epe.messages import Request, Split, StateHeader
+from epe.transport.exchange import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The canonical state of a request at the boundary before `step`: what denoising resumes from exactly.
+
+    `tensors` are never changed in place: a step makes a new state, so a state that another rank
+    is fetching stays whole.
+    """
+
+    request: Request
+    step: int
+    tensors: dict[str, torch.Tensor]
+
+
+class Adapter(Protocol):
+    """One model family on one rank's device. Called from the device thread alone, except `export_state`."""
+
+    family: Family
+
+    def encode(self, request: Request) -> State:
+        """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
+
+    def step(self, state: State, exchange: Exchange, split: Split) -> State:
+        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
+
+    def decode(self, state: State) -> np.ndarray:
+        """Pixels of the finished latents: uint8, (frames, height, width, 3)."""
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        """The state as named tensors in host memory. Raises `NotMigratable` where it cannot leave."""
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
+        """The state on this rank's device, with the bits that were exported."""

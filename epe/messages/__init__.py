@@ -27,6 +27,7 @@ from epe.messages.service import (
     Status,
     Submit,
 )
+from epe.messages.system import Down, Watch
 
 # Everything that may travel between processes; the decoder of a link knows no other type.
 WireMessage = (
@@ -51,6 +52,8 @@ WireMessage = (
     | Account
     | Ended
     | Artifact
+    | Watch
+    | Down
 )
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "Artifact",
     "Cancel",
     "Decoded",
+    "Down",
     "Drain",
     "Drop",
     "Encoded",
@@ -85,5 +89,6 @@ __all__ = [
     "Stop",
     "Submit",
     "Transfer",
+    "Watch",
     "WireMessage",
 ]

@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from epe.messages.leases import Stage
+from epe.messages.requests import OutputFormat
 
 
 class FailureKind(StrEnum):
@@ -85,6 +86,8 @@ class Decoded(Struct, frozen=True, kw_only=True, tag=True):
     """Goes from the lane head to the postprocess actor, with one uint8 tensor (frames, height, width, 3)."""
 
     request_id: str
+    output_format: OutputFormat
+    output_compression: int
 
 
 class Encoded(Struct, frozen=True, kw_only=True, tag=True):

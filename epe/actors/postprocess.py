@@ -1,0 +1,56 @@
+"""Makes files of decoded tensors in a thread pool, while the lane that decoded them already does something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from epe.actors.core import Actor
+from epe.actors.directory import Directory
+from epe.actors.outcome import failure_of
+from epe.messages import Artifact, Decoded, Encoded, Stage
+from epe.transport.link import Parcel
+
+# Pixels (frames, height, width, 3) and their message to an artifact; may take long, so it runs elsewhere.
+Encode = Callable[[Any, Decoded], Artifact]
+RunElsewhere = Callable[[Encode, Any, Decoded], Awaitable[Artifact]]
+
+
+class Postprocess(Actor):
+    """One for each leader. Bounded: a mailbox that fills up means that encoding is the bottleneck."""
+
+    inbox = 1024
+
+    def __init__(self, *, directory: Directory, encode: Encode, run_elsewhere: RunElsewhere) -> None:
+        self.directory = directory
+        self.encode = encode
+        self.run_elsewhere = run_elsewhere
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def receive(self, message: object) -> None:
+        match message:
+            case Parcel(message=Decoded() as decoded, tensors=(pixels,)):
+                task = asyncio.get_running_loop().create_task(self._finish(decoded, pixels))
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
+
+    async def stopped(self, reason: str) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+    async def _finish(self, decoded: Decoded, pixels: Any) -> None:
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        failure = None
+        try:
+            artifact = await self.run_elsewhere(self.encode, pixels, decoded)
+        except Exception as error:
+            failure = failure_of(error, stage=Stage.FINISH)
+        else:
+            raw = (pixels,) if not artifact.data else ()
+            self.ref(self.directory.desk).tell(Parcel(artifact, raw))
+        seconds = loop.time() - begin_s
+        self.ref(self.directory.planner).tell(
+            Encoded(request_id=decoded.request_id, seconds=seconds, failure=failure)
+        )

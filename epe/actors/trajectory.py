@@ -1,0 +1,169 @@
+"""The work of one request, as the planner keeps it: what is leased, what is done, who holds the state."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from epe.messages import Account, Failure, LaneVisit, Lease, LeaseDone, LeaseFailed, Request, Stage, Transfer
+from epe.planning.costs import Workload
+from epe.planning.view import TrajectoryView
+
+
+class Running:
+    """A lease that was sent and is not yet answered by all of its ranks."""
+
+    def __init__(self, lease: Lease, *, now_s: float, expected_s: float) -> None:
+        self.lease = lease
+        self.sent_s = now_s
+        self.expected_s = expected_s
+        self.waiting = set(lease.lane.ranks)
+        self.done: list[LeaseDone] = []
+        self.failed: list[LeaseFailed] = []
+
+    def answer(self, report: LeaseDone | LeaseFailed) -> bool:
+        """Take one rank's report; True when it was the last one."""
+        self.waiting.discard(report.rank)
+        if isinstance(report, LeaseDone):
+            self.done.append(report)
+        else:
+            self.failed.append(report)
+        return not self.waiting
+
+    @property
+    def failure(self) -> Failure | None:
+        """The cause, not its echo on the other ranks."""
+        if not self.failed:
+            return None
+        return min(self.failed, key=lambda report: (report.consequence, report.rank)).failure
+
+    @property
+    def seconds(self) -> float:
+        """The slowest member's device time of the task (of one step for denoising)."""
+        return max(report.seconds for report in self.done)
+
+
+class Trajectory:
+    """Mutable, owned by the planner. `stage` and `step` are what the next lease will do."""
+
+    def __init__(self, request: Request, workload: Workload, *, now_s: float, for_client: bool) -> None:
+        self.request = request
+        self.workload = workload
+        self.for_client = for_client
+        self.arrival_s = self.served_s = now_s
+        self.stage = Stage.ENCODE
+        self.step = 0
+        self.lane: tuple[int, ...] = ()
+        self.holders: set[int] = set()
+        self.leases: deque[Running] = deque()
+        self.ending: Failure | None = None
+        self.visits: list[LaneVisit] = []
+        self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
+        self.num_migrations = 0
+        self.predicted_s = 0.0
+        self.started_s: float | None = None
+
+    @property
+    def deadline_s(self) -> float | None:
+        """On the planner's clock."""
+        return None if self.request.deadline_s is None else self.arrival_s + self.request.deadline_s
+
+    @property
+    def wants_lease(self) -> bool:
+        return self.stage is not Stage.FINISH and self.ending is None
+
+    def view(self, *, now_s: float) -> TrajectoryView:
+        ready_s = now_s
+        for running in self.leases:
+            ready_s = max(ready_s, running.sent_s) + running.expected_s
+        return TrajectoryView(
+            request_id=self.request.id,
+            workload=self.workload,
+            stage=self.stage,
+            step=self.step,
+            num_steps=self.request.num_steps,
+            arrival_s=self.arrival_s,
+            served_s=now_s if self.leases else self.served_s,
+            ready_s=ready_s,
+            deadline_s=self.deadline_s,
+            priority=self.request.priority,
+            lane=self.lane,
+            holders=tuple(sorted(self.next_holders)),
+            num_leases=len(self.leases),
+        )
+
+    @property
+    def next_holders(self) -> set[int]:
+        """The ranks that hold the state once the leases that were sent have run."""
+        return set(self.leases[-1].lease.lane.ranks) if self.leases else self.holders
+
+    def transfers(self, ranks: tuple[int, ...]) -> tuple[Transfer, ...]:
+        """Who of `ranks` lacks the state and where it fetches it: spread over the holders, next ones first."""
+        if self.stage is Stage.ENCODE:
+            return ()
+        holders = sorted(self.next_holders)
+        lacking = [rank for rank in ranks if rank not in holders]
+        return tuple(
+            Transfer(rank=rank, source=holders[index % len(holders)]) for index, rank in enumerate(lacking)
+        )
+
+    def leased(self, running: Running) -> None:
+        """A lease was sent: what comes after it?"""
+        lease = running.lease
+        self.num_migrations += bool(lease.transfers)
+        self.leases.append(running)
+        self.lane = lease.lane.ranks
+        match lease.stage:
+            case Stage.ENCODE:
+                self.stage = Stage.DENOISE
+            case Stage.DENOISE:
+                self.step += lease.num_steps
+                self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
+            case _:
+                self.stage = Stage.FINISH
+
+    def ran(self, running: Running, *, now_s: float) -> None:
+        """A lease has run to its end on all of its ranks."""
+        lease = running.lease
+        repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
+        start_s = now_s - running.seconds * repeats
+        if self.started_s is None:
+            self.started_s = start_s
+        self.seconds[lease.stage] += running.seconds * repeats
+        self.served_s = now_s
+        self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
+
+    def _visited(self, lease: Lease, start_s: float, end_s: float) -> None:
+        last = self.visits[-1] if self.visits else None
+        if last and last.ranks == lease.lane.ranks and last.stage is lease.stage:
+            self.visits[-1] = msgspec.structs.replace(
+                last, num_steps=last.num_steps + lease.num_steps, end_s=end_s
+            )
+            return
+        self.visits.append(
+            LaneVisit(
+                stage=lease.stage,
+                ranks=lease.lane.ranks,
+                first_step=lease.first_step,
+                num_steps=lease.num_steps,
+                start_s=start_s,
+                end_s=end_s,
+            )
+        )
+
+    def account(self, *, now_s: float) -> Account:
+        """What happened, for the reply and the log."""
+        started_s = now_s if self.started_s is None else self.started_s
+        return Account(
+            request_id=self.request.id,
+            queue_s=max(0.0, started_s - self.arrival_s),
+            encode_s=self.seconds[Stage.ENCODE],
+            denoise_s=self.seconds[Stage.DENOISE],
+            decode_s=self.seconds[Stage.DECODE],
+            finish_s=self.seconds[Stage.FINISH],
+            total_s=now_s - self.arrival_s,
+            predicted_s=self.predicted_s,
+            num_migrations=self.num_migrations,
+            visits=tuple(self.visits),
+        )

@@ -1,0 +1,125 @@
+"""One rank's mailbox: takes leases to the device, state from rank to rank, and reports back. It computes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from epe.actors.core import Actor, Down
+from epe.actors.directory import Directory
+from epe.messages import Drop, Fetch, Lease, LeaseDone, LeaseFailed, RankReady, Stop
+from epe.telemetry.log import get_logger
+from epe.transport.link import Parcel
+
+log = get_logger("worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a lease ended on this rank; `decoded` is the picture, on the head of a decode."""
+
+    report: LeaseDone | LeaseFailed
+    decoded: Parcel | None = None
+
+
+class Device(Protocol):
+    """Runs leases one after the other, in the order in which they are given (real: a thread; in tests: a timer)."""
+
+    def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
+        """Queue a lease; if `incoming` is given it starts when that state has arrived."""
+
+    def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
+        """The state of a request at the boundary before `step`, once it is there; raises `Gone` if it never will be."""
+
+    def drop(self, request_ids: tuple[str, ...]) -> None:
+        """Free what is held of these requests."""
+
+
+class Worker(Actor):
+    """The actor of one rank. `stopped_by` is completed with the reason when the rank shall end."""
+
+    inbox = 4096
+
+    def __init__(
+        self,
+        rank: int,
+        *,
+        directory: Directory,
+        device: Device,
+        ready: RankReady,
+        stopped_by: asyncio.Future[str],
+        fetch_timeout_s: float = 60.0,
+    ) -> None:
+        self.rank = rank
+        self.directory = directory
+        self.device = device
+        self.ready = ready
+        self.stopped_by = stopped_by
+        self.fetch_timeout_s = fetch_timeout_s
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def started(self) -> None:
+        self.watch(self.directory.planner)
+        self.ref(self.directory.planner).tell(self.ready)
+
+    async def receive(self, message: object) -> object:
+        match message:
+            case Lease():
+                self._lease(message)
+            case Fetch(request_id=request_id, step=step):
+                # Answered when the state is there; meanwhile the mailbox goes on.
+                return self.device.export(request_id, step)
+            case Drop(request_ids=request_ids):
+                self.device.drop(request_ids)
+            case Stop(reason=reason):
+                self._stop(reason)
+            case Down(address=address, reason=reason):
+                self._stop(f"{address} is gone: {reason}")
+        return None
+
+    async def stopped(self, reason: str) -> None:
+        for task in self.tasks:
+            task.cancel()
+        self._stop(reason)
+
+    def _lease(self, lease: Lease) -> None:
+        source = lease.source_of(self.rank)
+        incoming: Future[Parcel] | None = None
+        if source is not None:
+            incoming = Future()
+            self._own(self._fetch(lease, source, incoming))
+        self._own(self._run(lease, self.device.submit(lease, incoming)))
+
+    async def _fetch(self, lease: Lease, source: int, incoming: Future[Parcel]) -> None:
+        """Bring the state here while earlier leases still compute."""
+        fetch = Fetch(request_id=lease.request.id, step=lease.first_step)
+        try:
+            parcel = await self.ref(self.directory.worker(source)).ask(fetch, timeout_s=self.fetch_timeout_s)
+        except Exception as error:
+            incoming.set_exception(error)
+        else:
+            incoming.set_result(parcel)
+
+    async def _run(self, lease: Lease, ending: asyncio.Future[Outcome]) -> None:
+        outcome = await ending
+        # The report goes first: the planner can use the ranks while the picture is still on its way.
+        self.ref(self.directory.planner).tell(outcome.report)
+        if outcome.decoded is not None:
+            self.ref(self.directory.postprocess).tell(outcome.decoded)
+
+    def _own(self, work: object) -> None:
+        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self.tasks.add(task)
+        task.add_done_callback(self._disown)
+
+    def _disown(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._stop(f"the worker failed: {type(error).__name__}: {error}")
+
+    def _stop(self, reason: str) -> None:
+        if not self.stopped_by.done():
+            log.info("rank.was_stopped", rank=self.rank, reason=reason)
+            self.stopped_by.set_result(reason)

@@ -1,0 +1,143 @@
+"""The device thread: one thread that runs this rank's leases, in the order in which they were given."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+import torch
+
+from epe.actors.outcome import failure_of
+from epe.actors.worker import Outcome
+from epe.errors import Gone, OutOfMemory
+from epe.execution.run import Lanes, Work, run_lease
+from epe.execution.states import States
+from epe.messages import Decoded, Lease, LeaseDone, LeaseFailed, Stage
+from epe.models.contract import Adapter, State
+from epe.transport.link import Parcel
+
+_Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
+
+
+class ThreadDevice:
+    """Implements the worker's `Device` with a real adapter. Create it on the event loop that uses it."""
+
+    FETCH_TIMEOUT_S = 120.0
+
+    def __init__(self, adapter: Adapter, lanes: Lanes, *, rank: int, device: torch.device) -> None:
+        self.adapter = adapter
+        self.lanes = lanes
+        self.rank = rank
+        self.device = device
+        self.states = States()
+        self._loop = asyncio.get_running_loop()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        self._idle_since_s = time.perf_counter()
+        self._thread = threading.Thread(target=self._work, name=f"device-{rank}", daemon=True)
+        self._thread.start()
+
+    # --- called on the event loop ---
+
+    def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
+        ending: asyncio.Future[Outcome] = self._loop.create_future()
+        self._orders.put((lease, incoming, ending))
+        return ending
+
+    def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
+        """Copies to host memory in a thread of its own, so that neither the loop nor the steps wait."""
+        return asyncio.ensure_future(self._export(request_id, step))
+
+    async def _export(self, request_id: str, step: int) -> Parcel:
+        state = await asyncio.wrap_future(self.states.when_at(request_id, step))
+        header, tensors = await asyncio.to_thread(self.adapter.export_state, state)
+        return Parcel(header, tensors)
+
+    def drop(self, request_ids: tuple[str, ...]) -> None:
+        for request_id in request_ids:
+            self.states.end(request_id, "it was let go")
+
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """End the thread after the leases that it has."""
+        self._orders.put(None)
+        self._thread.join(timeout_s)
+
+    # --- runs on the device thread ---
+
+    def _work(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        while (order := self._orders.get()) is not None:
+            lease, incoming, ending = order
+            outcome = self._outcome(lease, incoming)
+            self._idle_since_s = time.perf_counter()
+            self._loop.call_soon_threadsafe(_complete, ending, outcome)
+
+    def _outcome(self, lease: Lease, incoming: Future[Parcel] | None) -> Outcome:
+        received_s = time.perf_counter()
+        try:
+            if incoming is not None:
+                self._import(lease, incoming)
+            begin_s = time.perf_counter()
+            work = run_lease(
+                lease,
+                adapter=self.adapter,
+                lanes=self.lanes,
+                states=self.states,
+                synchronize=self._synchronize,
+            )
+        except Exception as error:
+            return Outcome(self._failed(lease, error))
+        report = LeaseDone(
+            seq=lease.seq,
+            epoch=lease.epoch,
+            rank=self.rank,
+            next_step=work.next_step,
+            seconds=work.seconds,
+            gap_s=begin_s - self._idle_since_s,
+            fetch_s=begin_s - received_s,
+        )
+        return Outcome(report, _decoded(lease, work))
+
+    def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
+        parcel = incoming.result(self.FETCH_TIMEOUT_S)
+        state: State = self.adapter.import_state(lease.request, parcel.message, parcel.tensors)
+        self.states.put(state)
+
+    def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:
+        """Close the lane's exchange, so that its other ranks do not wait for this one, and free the state."""
+        if lease.lane.width > 1 and lease.stage is Stage.DENOISE:
+            self.lanes.drop(lease.lane)
+        if isinstance(error, torch.OutOfMemoryError):
+            error = OutOfMemory(f"the device has no memory for stage {lease.stage}: {error}", stage=lease.stage)
+        failure = failure_of(error, stage=lease.stage, step=lease.first_step)
+        self.states.end(lease.request.id, failure.message)
+        return LeaseFailed(
+            seq=lease.seq,
+            epoch=lease.epoch,
+            rank=self.rank,
+            failure=failure,
+            consequence=isinstance(error, Gone),
+        )
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _complete(ending: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not ending.done():
+        ending.set_result(outcome)
+
+
+def _decoded(lease: Lease, work: Work) -> Parcel | None:
+    if work.pixels is None:
+        return None
+    message = Decoded(
+        request_id=lease.request.id,
+        output_format=lease.request.output_format,
+        output_compression=lease.request.output_compression,
+    )
+    return Parcel(message, (torch.from_numpy(work.pixels),))

@@ -1,0 +1,87 @@
+"""What one lease does on one rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from epe.errors import NonFinite
+from epe.execution.states import States
+from epe.messages import Lane, Lease, Stage
+from epe.models.contract import Adapter, State
+from epe.transport.exchange import Exchange, SoloExchange
+
+
+class Lanes(Protocol):
+    """Gives the exchange of a lane, built once and kept."""
+
+    def exchange(self, lane: Lane) -> Exchange:
+        """The exchange of an ordered tuple of ranks that this rank is in."""
+
+    def drop(self, lane: Lane) -> None:
+        """Close an exchange that has failed; it is not given out again."""
+
+
+class SoloLanes:
+    """The lanes of a world of one rank."""
+
+    def exchange(self, lane: Lane) -> Exchange:
+        return SoloExchange()
+
+    def drop(self, lane: Lane) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a lease gave: the step that is reached, device seconds (of one step for denoising), pixels of a decode."""
+
+    next_step: int
+    seconds: float
+    pixels: np.ndarray | None = None
+
+
+def run_lease(
+    lease: Lease, *, adapter: Adapter, lanes: Lanes, states: States, synchronize: Callable[[], None]
+) -> Work:
+    """Run a lease whose state is here. Raises what the task raises."""
+    begin_s = time.perf_counter()
+    match lease.stage:
+        case Stage.ENCODE:
+            states.put(adapter.encode(lease.request))
+            synchronize()
+            return Work(0, time.perf_counter() - begin_s)
+        case Stage.DENOISE:
+            states.put(denoised(lease, adapter=adapter, lanes=lanes, states=states))
+            synchronize()
+            seconds = (time.perf_counter() - begin_s) / lease.num_steps
+            return Work(lease.first_step + lease.num_steps, seconds)
+        case _:
+            pixels = adapter.decode(states.take(lease.request.id, lease.first_step))
+            return Work(lease.first_step, time.perf_counter() - begin_s, pixels)
+
+
+def denoised(lease: Lease, *, adapter: Adapter, lanes: Lanes, states: States) -> State:
+    """The state after the steps of a lease. It is kept only when all of them are done."""
+    state = states.take(lease.request.id, lease.first_step)
+    exchange = lanes.exchange(lease.lane)
+    for _ in range(lease.num_steps):
+        state = adapter.step(state, exchange, lease.split)
+    check_finite(state, stage=Stage.DENOISE)
+    return state
+
+
+def check_finite(state: State, *, stage: Stage) -> None:
+    """Raises `NonFinite` for NaN or Inf in any tensor that is floating-point (once a lease: one reduction)."""
+    for name, tensor in state.tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise NonFinite(
+                f"{name} hold NaN or Inf after step {state.step}; try another seed, guidance scale or dtype",
+                stage=stage,
+                step=state.step,
+            )

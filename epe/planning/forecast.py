@@ -1,0 +1,45 @@
+"""When things will end, if the queue is played forward on the cost table."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from epe.planning.costs import CostTable
+from epe.planning.view import TrajectoryView, View
+from epe.planning.work import remaining_s
+
+
+def play(free_s: Iterable[float], jobs: Iterable[tuple[int, float]]) -> list[float]:
+    """Finish times of `(width, seconds)` jobs that start in order, each on the ranks that are free first."""
+    free = sorted(free_s)
+    finishes = []
+    for width, seconds in jobs:
+        taken = [heapq.heappop(free) for _ in range(min(width, len(free)))]
+        finish = max(taken) + seconds
+        finishes.append(finish)
+        for _ in taken:
+            heapq.heappush(free, finish)
+    return finishes
+
+
+def fastest_width(costs: CostTable, trajectory: TrajectoryView, widths: tuple[int, ...]) -> int:
+    """The width at which what is left ends soonest; the narrowest of equals."""
+    return min(widths, key=lambda width: (remaining_s(costs, trajectory, width), width))
+
+
+def predicted_finish_s(view: View, request_id: str, widths: tuple[int, ...]) -> float:
+    """When a request will end if everything before it in the view's order runs at one fair width."""
+    ahead = []
+    for trajectory in view.trajectories:
+        ahead.append(trajectory)
+        if trajectory.request_id == request_id:
+            break
+    share = max(1, len(view.ranks) // max(1, len(view.trajectories)))
+    fair = [width for width in widths if width <= share] or [min(widths)]
+    jobs = []
+    for trajectory in ahead:
+        width = fastest_width(view.costs, trajectory, tuple(fair))
+        jobs.append((width, remaining_s(view.costs, trajectory, width)))
+    finishes = play([max(rank.free_s, view.now_s) for rank in view.ranks], jobs)
+    return finishes[-1] if finishes else view.now_s

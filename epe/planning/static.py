@@ -1,0 +1,57 @@
+"""The two policies that never change a width."""
+
+from __future__ import annotations
+
+from epe.messages import Stage
+from epe.planning.order import by_arrival
+from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View
+from epe.planning.work import steps_for
+
+
+class StaticCp:
+    """One request at a time, its steps over the whole world."""
+
+    def __init__(self, *, pulse_s: float, pulse_steps: int) -> None:
+        self.pulse_s = pulse_s
+        self.pulse_steps = pulse_steps
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        order = by_arrival(view)
+        # A request that has begun is ended first: only one lane exists.
+        begun = [t for t in order if t.lane] or order
+        if not begun or begun[0].num_leases >= MAX_LEASES:
+            return ()
+        trajectory = begun[0]
+        world = tuple(rank.rank for rank in view.ranks)
+        width = trajectory.workload.max_width if trajectory.stage is Stage.DENOISE else 1
+        ranks = world[:width]
+        if not view.open_ranks.issuperset(ranks):
+            return ()
+        return (_assignment(view, trajectory, ranks, self.pulse_s, self.pulse_steps),)
+
+
+class StaticDp:
+    """Each request on one rank, from its first task to its last."""
+
+    def __init__(self, *, pulse_s: float, pulse_steps: int) -> None:
+        self.pulse_s = pulse_s
+        self.pulse_steps = pulse_steps
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        owned = {t.lane[0] for t in view.trajectories if t.lane}
+        free = [rank.rank for rank in view.ranks if rank.num_leases == 0 and rank.rank not in owned]
+        plan = []
+        for trajectory in by_arrival(view):
+            if trajectory.num_leases >= MAX_LEASES or not (trajectory.lane or free):
+                continue
+            rank = trajectory.lane[0] if trajectory.lane else free.pop(0)
+            if rank in view.open_ranks:
+                plan.append(_assignment(view, trajectory, (rank,), self.pulse_s, self.pulse_steps))
+        return tuple(plan)
+
+
+def _assignment(
+    view: View, trajectory: TrajectoryView, ranks: tuple[int, ...], pulse_s: float, pulse_steps: int
+) -> Assignment:
+    num_steps = steps_for(view.costs, trajectory, len(ranks), pulse_s=pulse_s, pulse_steps=pulse_steps)
+    return Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=num_steps)

@@ -1,0 +1,107 @@
+"""What a policy sees and what it answers. Times are seconds on the planner's clock."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from epe.messages import Stage
+from epe.planning.costs import CostTable, Workload
+
+
+class RankView(Struct, frozen=True, kw_only=True):
+    """A rank: when its leases will end, and how many it has (one running, one waiting at most)."""
+
+    rank: int
+    free_s: float
+    num_leases: int
+
+
+class TrajectoryView(Struct, frozen=True, kw_only=True):
+    """A request that still needs leases, as it will be when the leases that it has have ended.
+
+    `stage` and `step` are what comes next; `lane` is its last lane (empty before the first one), `holders`
+    the ranks that will hold its state, `ready_s` when its leases will have ended.
+    """
+
+    request_id: str
+    workload: Workload
+    stage: Stage
+    step: int
+    num_steps: int
+    arrival_s: float
+    served_s: float
+    ready_s: float
+    deadline_s: float | None
+    priority: int
+    lane: tuple[int, ...]
+    holders: tuple[int, ...]
+    num_leases: int
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """Everything that a plan depends on."""
+
+    now_s: float
+    ranks: tuple[RankView, ...]
+    trajectories: tuple[TrajectoryView, ...]
+    costs: CostTable
+
+    @property
+    def open_ranks(self) -> frozenset[int]:
+        """Ranks that may be given another lease."""
+        return frozenset(rank.rank for rank in self.ranks if rank.num_leases < MAX_LEASES)
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """One lease to be: the next stage of a request (for denoising, `num_steps` of it) on `ranks`."""
+
+    request_id: str
+    ranks: tuple[int, ...]
+    num_steps: int = 0
+
+
+class Policy(Protocol):
+    """Decides the next leases. Pure: the same view gives the same plan."""
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        """Assignments on open ranks, no rank twice; a request that gets none is parked where it is."""
+
+
+# One lease runs while the next one waits, so that a lane that goes on never idles while the planner thinks.
+MAX_LEASES = 2
+
+
+def fault_of(view: View, plan: tuple[Assignment, ...]) -> str | None:
+    """What is wrong with a plan, in one sentence, or None."""
+    trajectories = {trajectory.request_id: trajectory for trajectory in view.trajectories}
+    taken: set[int] = set()
+    seen: set[str] = set()
+    for assignment in plan:
+        trajectory = trajectories.get(assignment.request_id)
+        if trajectory is None or assignment.request_id in seen:
+            return f"request {assignment.request_id!r} is not waiting for a lease, or is planned twice"
+        if fault := _lease_fault(assignment, trajectory, view.open_ranks, taken):
+            return f"request {assignment.request_id!r}: {fault}"
+        taken.update(assignment.ranks)
+        seen.add(assignment.request_id)
+    return None
+
+
+def _lease_fault(
+    assignment: Assignment, trajectory: TrajectoryView, open_ranks: frozenset[int], taken: set[int]
+) -> str | None:
+    ranks = set(assignment.ranks)
+    remaining = trajectory.num_steps - trajectory.step
+    if not ranks or len(ranks) != len(assignment.ranks):
+        return f"lane {assignment.ranks} is empty or names a rank twice"
+    if not ranks <= open_ranks:
+        return f"ranks {sorted(ranks - open_ranks)} do not exist or already have {MAX_LEASES} leases"
+    if ranks & taken:
+        return f"ranks {sorted(ranks & taken)} are in two lanes"
+    if trajectory.num_leases >= MAX_LEASES:
+        return f"it already has {MAX_LEASES} leases"
+    if trajectory.stage is Stage.DENOISE and not 1 <= assignment.num_steps <= remaining:
+        return f"{assignment.num_steps} steps were planned; 1 to {remaining} remain"
+    return None

@@ -4,11 +4,13 @@
     ├── BadInput            the user gave something that is not allowed: exit code 2, status 400
     │   ├── BadSetting      ... in a stage file, a flag or the environment (has a path)
     │   └── BadRequest      ... in a request (has a param)
+    │       └── UnknownModel    ... the model that it names is not served here
     ├── Refused             a right request that is not taken now: overload, draining (may have retry_after_s)
     ├── NotMigratable       the adapter's state cannot leave its lane
     ├── TaskFailed          the work on an accepted request failed (has stage and step)
     │   ├── NonFinite       NaN or Inf in latents or pixels
-    │   └── OutOfMemory     the device has no memory for the task
+    │   ├── OutOfMemory     the device has no memory for the task
+    │   └── Expired         its deadline passed, and it asked to be ended then
     ├── Gone                the actor, rank or state that was asked for is no longer there
     │   └── Overloaded      a mailbox is full (raised at the sender)
     └── StartFailed         the service could not start: port in use, rank lost, time limit
@@ -43,6 +45,10 @@ class BadRequest(BadInput):
         self.param = param
 
 
+class UnknownModel(BadRequest):
+    """The model that a request names is not served here."""
+
+
 class Refused(EpeError):
     """A right request that is not taken now; `retry_after_s` says when it may be."""
 
@@ -70,6 +76,10 @@ class NonFinite(TaskFailed):
 
 class OutOfMemory(TaskFailed):
     """The device has no memory for the task."""
+
+
+class Expired(TaskFailed):
+    """The deadline of a request with `on_deadline: expire` passed before its finish."""
 
 
 class Gone(EpeError):

@@ -1,0 +1,122 @@
+"""The facts about a picture, in a JSON file beside it; files appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from epe import __version__
+from epe.config.generate import FlagValue, GenerateOptions
+from epe.config.stage import CpMethod
+
+
+class Effective(Struct, frozen=True, kw_only=True):
+    """How the work was in fact divided. `cp_backend` is None on one rank, where nothing is exchanged."""
+
+    world_size: int
+    device: str
+    dtype: str
+    cp_backend: Literal["gloo", "nccl"] | None
+    cfg_parallel: bool
+    lane_width: int
+
+
+class Sidecar(Struct, frozen=True, kw_only=True):
+    """What `x.json` says about `x.png`. `elapsed_s` and `generate_seconds` are the same seconds: text
+    encoding, denoising, decoding and postprocessing, without loading and saving."""
+
+    implementation: str = "epe"
+    version: str = __version__
+    model: str
+    model_path: str
+    output: str
+    prompt: str
+    negative_prompt: str
+    seed: int
+    steps: int
+    height: int
+    width: int
+    guidance_scale: float
+    elapsed_s: float
+    generate_seconds: float
+    world_size: int
+    lane_width: int
+    device: str
+    dtype: str
+    cp_method: CpMethod
+    requested_cp_backend: str
+    cp_backend: str | None
+    requested_cfg_parallel: bool
+    cfg_parallel: bool
+    tensor_parallel_degree: int
+    requested_parallel_vae: bool | None
+    parallel_vae: bool = False
+    vae_decode_mode: Literal["leader", "layerwise"] = "leader"
+    vae_parallel_degree: int = 1
+    requested_vae_parallel_halo: int | None
+    vae_parallel_halo: int | None = None
+    flags: dict[str, FlagValue]
+
+
+def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: float) -> Sidecar:
+    """The facts about one finished picture."""
+    request = options.request
+    return Sidecar(
+        model=options.family,
+        model_path=options.model_path,
+        output=options.output,
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        seed=request.seed,
+        steps=request.num_steps,
+        height=request.height,
+        width=request.width,
+        guidance_scale=request.guidance_scale,
+        elapsed_s=elapsed_s,
+        generate_seconds=elapsed_s,
+        world_size=effective.world_size,
+        lane_width=effective.lane_width,
+        device=effective.device,
+        dtype=effective.dtype,
+        cp_method=options.transport.method,
+        requested_cp_backend=options.transport.backend,
+        cp_backend=effective.cp_backend,
+        requested_cfg_parallel=options.cfg_parallel_degree == 2,
+        cfg_parallel=effective.cfg_parallel,
+        tensor_parallel_degree=options.tensor_parallel_degree,
+        requested_parallel_vae=options.parallel_vae,
+        requested_vae_parallel_halo=options.vae_parallel_halo,
+        flags=options.flags,
+    )
+
+
+def write_sidecar(path: str, sidecar: Sidecar) -> None:
+    """Write the facts as JSON."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(sidecar), indent=2) + b"\n")
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file that readers see whole or not at all; its folder is made if need be."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        # mkstemp makes a file for its owner alone; the result has the rights of any new file.
+        os.chmod(draft, 0o666 & ~_umask())
+        os.replace(draft, target)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,117 @@
+"""The web application: routes, the border where errors become answers, and how it is put on a socket."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from uuid import uuid4
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from epe.errors import EpeError, Refused
+from epe.families import Defaults, Family
+from epe.server.answers import answer, answer_crash, answer_http
+from epe.server.engine import Engine
+from epe.server.health import get_health, get_model, inspect, list_models
+from epe.server.images import create_images
+from epe.server.service import SERVICE, Service
+from epe.telemetry.log import get_logger
+
+# A prompt and its fields: pictures do not travel towards the server.
+MAX_BODY_BYTES = 2**20
+_GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_log = get_logger("server")
+
+
+def make_app(
+    engine: Engine,
+    *,
+    family: Family,
+    name: str,
+    defaults: Defaults | None = None,
+    aliases: tuple[str, ...] = (),
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> web.Application:
+    """The application that serves the stage `name` of `family`; `defaults` go before the family's."""
+    app = web.Application(client_max_size=max_body_bytes, middlewares=[_border])
+    app[SERVICE] = Service(
+        engine=engine,
+        family=family,
+        name=name,
+        aliases=aliases,
+        defaults=defaults or family.defaults,
+        started_at_s=int(time.time()),
+    )
+    app.on_response_prepare.append(_sign)
+    app.router.add_post("/v1/images/generations", create_images)
+    app.router.add_get("/v1/models", list_models)
+    app.router.add_get("/v1/models/{model}", get_model)
+    app.router.add_get("/health", get_health)
+    return app
+
+
+async def serve(app: web.Application, sock: socket.socket, *, end_within_s: float = 5.0) -> web.AppRunner:
+    """Answer on a socket that is already bound; `cleanup` of the result ends it.
+
+    A client that leaves cancels the handler of its request, and so the request. At the end, handlers have
+    `end_within_s` before they are cancelled.
+    """
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=end_within_s)
+    await runner.setup()
+    await web.SockSite(runner, sock).start()
+    return runner
+
+
+@web.middleware
+async def _border(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Names the request, and makes an answer of all that is raised, except that the client has left."""
+    request["request_id"] = _request_id(request)
+    start_s = time.monotonic()
+    status = 0
+    try:
+        response = await _answered(request, handler)
+        status = response.status
+        return response
+    finally:
+        _report(request, status=status, seconds=time.monotonic() - start_s)
+
+
+async def _answered(http: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(http)
+    except EpeError as error:
+        engine = http.app[SERVICE].engine
+        phase = (await inspect(engine)).phase if isinstance(error, Refused) else "running"
+        return answer(error, phase=phase)
+    except web.HTTPException as error:
+        return answer_http(error)
+    except ConnectionError:
+        raise
+    except Exception:
+        _log.exception("http.crashed", request_id=http["request_id"], path=http.path)
+        return answer_crash(http["request_id"])
+
+
+def _report(http: web.Request, *, status: int, seconds: float) -> None:
+    """One line an answer; status 0 where the client had left before it."""
+    log = _log.debug if http.path == "/health" else _log.info
+    log(
+        "http.answered" if status else "client.left",
+        request_id=http["request_id"],
+        method=http.method,
+        path=http.path,
+        status=status,
+        seconds=round(seconds, 4),
+    )
+
+
+async def _sign(http: web.Request, response: web.StreamResponse) -> None:
+    response.headers["x-request-id"] = http.get("request_id", "")
+
+
+def _request_id(http: web.Request) -> str:
+    given = http.headers.get("x-request-id", "")
+    return given if _GIVEN_ID.fullmatch(given) else f"req-{uuid4().hex}"

@@ -1,0 +1,77 @@
+"""JSON bodies, strictly: no unknown fields, no duplicate fields, no coercion; each error names its field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from difflib import get_close_matches
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from epe.errors import BadRequest
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def decode_body(raw: bytes, body_type: type[Body]) -> Body:
+    """The body as `body_type`, a flat struct that forbids unknown fields; raises `BadRequest`."""
+    try:
+        body = msgspec.json.decode(raw, type=body_type)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), _fields(raw), body_type) from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    _refuse_duplicates(raw)
+    return body
+
+
+def _refuse_duplicates(raw: bytes) -> None:
+    """msgspec keeps the last of two equal keys, and nobody could tell which one was meant."""
+    pairs: list[tuple[str, object]] = json.loads(raw, object_pairs_hook=list, parse_int=str)
+    name, times = Counter(key for key, _ in pairs).most_common(1)[0]
+    if times > 1:
+        raise BadRequest(f"field {name} is given {times} times; once is allowed", param=name)
+
+
+def _fields(raw: bytes) -> dict[str, str]:
+    """The JSON text of each field, for the sentence that says what is wrong with it."""
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise BadRequest("the body is not a JSON object") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
+    return {name: bytes(text).decode(errors="replace") for name, text in fields.items()}
+
+
+def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) -> BadRequest:
+    """msgspec's sentence with the field in front, what was given, and what is allowed."""
+    if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
+        return _unknown(unknown[1], body_type)
+    if missing := re.search(r"missing required field `(\w+)`", text):
+        return BadRequest(f"{missing[1]} is missing", param=missing[1])
+    if located := re.fullmatch(r"(.*) - at `\$\.(\w+).*`", text, re.DOTALL):
+        expected, param = located[1].replace(" | null", "").replace("`", ""), located[2]
+        choices = _choices(body_type, param)
+        allowed = f"allowed are {', '.join(choices)}" if choices else expected[:1].lower() + expected[1:]
+        return BadRequest(f"{param} {_shown(given[param])} is not allowed: {allowed}", param=param)
+    return BadRequest(text)
+
+
+def _unknown(name: str, body_type: type[msgspec.Struct]) -> BadRequest:
+    known = body_type.__struct_fields__
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return BadRequest(f"field {_shown(name)} is not known; {hint}", param=name[:64])
+
+
+def _choices(body_type: type[msgspec.Struct], param: str) -> tuple[str, ...]:
+    """The values of a field that is a `Literal` (or None)."""
+    alternatives = get_args(get_type_hints(body_type)[param])
+    return tuple(value for each in alternatives if get_origin(each) is Literal for value in get_args(each))
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,134 @@
+"""The answer with pictures. Files go out piece by piece: megabytes of base64 at once would stop the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from epe.messages import LaneVisit
+from epe.server.drawing import Picture
+from epe.telemetry.log import get_logger
+
+# A client that takes no piece for this long is let go: nobody keeps finished pictures in memory for ever.
+STALLED_S = 60.0
+# A multiple of 3, so that the base64 of the pieces, one after the other, is that of the whole.
+_PIECE_BYTES = 3 * 2**16
+_EMPTY_PICTURE = b'"b64_json":""'
+
+_log = get_logger("server")
+
+
+class DrawnAs(Struct, frozen=True, kw_only=True):
+    """What happened to one request: its timings in seconds, and the lanes that it used."""
+
+    request_id: str
+    height: int
+    width: int
+    num_inference_steps: int
+    guidance_scale: float
+    queue_s: float
+    encode_s: float
+    denoise_s: float
+    decode_s: float
+    finish_s: float
+    total_s: float
+    predicted_s: float
+    late: bool
+    num_migrations: int
+    lanes: tuple[LaneVisit, ...]
+
+
+class PictureData(Struct, frozen=True, kw_only=True):
+    seed: int
+    epe: DrawnAs
+    b64_json: str = ""
+
+
+class ImagesReply(Struct, frozen=True, kw_only=True):
+    """OpenAI's shape; `epe` is that of the picture that was finished last."""
+
+    created: int
+    data: tuple[PictureData, ...]
+    size: str
+    output_format: str
+    warnings: tuple[str, ...]
+    epe: DrawnAs
+
+
+def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> ImagesReply:
+    """The reply without the files."""
+    data = tuple(PictureData(seed=each.request.seed, epe=_drawn_as(each)) for each in pictures)
+    request = pictures[0].request
+    return ImagesReply(
+        created=int(time.time()),
+        data=data,
+        size=f"{request.width}x{request.height}",
+        output_format=request.output_format,
+        warnings=warnings,
+        epe=max((each.epe for each in data), key=lambda drawn: drawn.total_s),
+    )
+
+
+def _drawn_as(picture: Picture) -> DrawnAs:
+    request, account = picture.request, picture.account
+    return DrawnAs(
+        request_id=request.id,
+        height=request.height,
+        width=request.width,
+        num_inference_steps=request.num_steps,
+        guidance_scale=request.guidance_scale,
+        queue_s=account.queue_s,
+        encode_s=account.encode_s,
+        denoise_s=account.denoise_s,
+        decode_s=account.decode_s,
+        finish_s=account.finish_s,
+        total_s=account.total_s,
+        predicted_s=picture.accepted.predicted_s,
+        late=picture.accepted.late,
+        num_migrations=account.num_migrations,
+        lanes=account.visits,
+    )
+
+
+async def send_pictures(
+    http: web.Request, reply: ImagesReply, pictures: Sequence[Picture]
+) -> web.StreamResponse:
+    """Send the reply with the files in it; the loop is free between two pieces."""
+    # A text in JSON has no bare quotation mark, so this stands nowhere but where the files belong.
+    frame = msgspec.json.encode(reply).split(_EMPTY_PICTURE)
+    files = [each.file for each in pictures]
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = _num_bytes(frame, files)
+    await response.prepare(http)
+    try:
+        for piece in _pieces(frame, files):
+            async with asyncio.timeout(STALLED_S):
+                await response.write(piece)
+            await asyncio.sleep(0)
+    except TimeoutError:
+        _log.warning("client.stalled", request_id=http["request_id"], stalled_s=STALLED_S)
+        if http.transport is not None:
+            http.transport.abort()
+        return response
+    await response.write_eof()
+    return response
+
+
+def _pieces(frame: Sequence[bytes], files: Sequence[bytes]) -> Iterator[bytes]:
+    yield frame[0]
+    for file, after in zip(files, frame[1:], strict=True):
+        yield b'"b64_json":"'
+        for start in range(0, len(file), _PIECE_BYTES):
+            yield b64encode(file[start : start + _PIECE_BYTES])
+        yield b'"' + after
+
+
+def _num_bytes(frame: Sequence[bytes], files: Sequence[bytes]) -> int:
+    base64_bytes = sum(-(-len(file) // 3) * 4 for file in files)
+    return sum(map(len, frame)) + len(files) * len(_EMPTY_PICTURE) + base64_bytes

@@ -1,0 +1,36 @@
+"""What every route knows: the engine, the names under which the model is served, and the limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from epe.errors import UnknownModel
+from epe.families import Defaults, Family
+from epe.server.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One served stage. `defaults` are those of its requests; `aliases` are further names of its model."""
+
+    engine: Engine
+    family: Family
+    name: str
+    aliases: tuple[str, ...]
+    defaults: Defaults
+    started_at_s: int
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.name, self.family.name, *self.aliases)))
+
+    def check_model(self, model: str | None) -> None:
+        """Raises `UnknownModel` for a name that is not served; None is whatever is served."""
+        if model is not None and model not in self.model_names:
+            names = ", ".join(self.model_names)
+            raise UnknownModel(f"model {model[:64]!r} is not served here; served are {names}", param="model")
+
+
+SERVICE = web.AppKey("service", Service)

@@ -1,0 +1,67 @@
+"""How the system speaks: one line an event, `noun.verb_past`, all values as fields, on the error stream.
+
+Importing this module costs structlog; a command that only prints its help imports neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal, cast
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def configure(*, json: bool | None = None, level: Level = "info", node: str | None = None) -> None:
+    """Decide once per process how lines look: for people on a terminal, else one JSON object a line.
+
+    `json` overrides that choice; `node` (`leader`, `r0`, ...) is added to every line. Without this call
+    structlog's own settings hold, so that an embedding host keeps those that it made.
+    """
+    as_json = not sys.stderr.isatty() if json is None else json
+    structlog.configure(
+        processors=[*_common(node), *(_json() if as_json else _console())],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        # One write a line: ranks share the parent's error stream, and halves of lines must not mix.
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(room: str) -> FilteringBoundLogger:
+    """The logger of one room; it may be made at import time, before `configure`."""
+    return cast(FilteringBoundLogger, structlog.get_logger(room=room))
+
+
+def _common(node: str | None) -> list[Processor]:
+    def name_node(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        if node is not None:
+            event.setdefault("node", node)
+        return event
+
+    return [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        name_node,
+    ]
+
+
+def _json() -> list[Processor]:
+    # Tracebacks as text: structlog's dictionaries of them carry local variables, and so prompts.
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_to_json)]
+
+
+def _console() -> list[Processor]:
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    ]
+
+
+def _to_json(event: object, **_: object) -> str:
+    return msgspec.json.encode(event, enc_hook=repr).decode()

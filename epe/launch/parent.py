@@ -1,0 +1,175 @@
+"""Watches the children of one parent from their start to their end, and decides the parent's exit code.
+
+The order of an end, as the user notices it: a first SIGINT or SIGTERM lets the leader drain and stop the
+ranks; what has not ended within the limit is terminated, then killed. A second SIGINT kills at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from epe.launch.child import Child, wait_all
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+# torchrun passes a terminal's Ctrl-C on to processes that the terminal has already told.
+SAME_CTRL_C_S = 0.5
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How long the parent waits: for work to drain, for an orderly end after it, for a signal to act."""
+
+    drain_s: float
+    grace_s: float = 5.0
+    terminate_s: float = 3.0
+
+    @property
+    def close_s(self) -> float:
+        """From the signal until the last child must have ended."""
+        return self.drain_s + self.grace_s
+
+
+class Parent:
+    """Owns its children; `await run()` returns the exit code when none of them lives."""
+
+    def __init__(self, *, limits: Limits, say: Callable[[str], None] | None = None) -> None:
+        self._limits = limits
+        self._say = say or _say_on_stderr
+        self._children: list[Child] = []
+        self._asked_at_s: float | None = None
+        self._overdue = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._limit: asyncio.TimerHandle | None = None
+
+    def adopt(self, child: Child) -> None:
+        """Take a started child; one that is asked to end before all have started is told so here."""
+        self._children.append(child)
+        if self._asked_at_s is not None:
+            self._ask_to_end(child)
+
+    @contextmanager
+    def hearing_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM are the parent's from here on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._hear, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def run(self) -> int:
+        """Watch until no child lives."""
+        orderly = asyncio.create_task(self._watch())
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({orderly, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            if orderly.done():
+                return orderly.result()
+            self._say("second SIGINT: ending at once")
+            return EXIT_INTERRUPTED
+        finally:
+            orderly.cancel()
+            hurry.cancel()
+            await self.kill_all()
+
+    async def kill_all(self) -> None:
+        """Kill what still lives, and say what even that did not end."""
+        for child in self._living():
+            child.kill()
+        await wait_all(self._living(), timeout_s=self._limits.terminate_s)
+        for child in self._living():
+            self._say(f"{child.describe_end()}, {self._limits.terminate_s:g} s after SIGKILL")
+
+    # -- the orderly way -----------------------------------------------------------------------------------
+
+    async def _watch(self) -> int:
+        ends = {asyncio.create_task(child.wait()): child for child in self._children}
+        overdue = asyncio.create_task(self._overdue.wait())
+        try:
+            while ends:
+                done, _ = await asyncio.wait({*ends, overdue}, return_when=asyncio.FIRST_COMPLETED)
+                ended = [ends.pop(task) for task in list(ends) if task in done]
+                code = self._judge(ended) if ended else self._judge_overdue()
+                if code is not None:
+                    await self._end_all()
+                    return code
+            return EXIT_DONE
+        finally:
+            for task in (*ends, overdue):
+                task.cancel()
+
+    def _judge(self, ended: list[Child]) -> int | None:
+        """The exit code if these ends mean that all must end now; None to go on waiting.
+
+        This is the place for a policy that starts a lost rank again.
+        """
+        lost = [child for child in ended if not child.ended_in_order]
+        for child in lost:
+            self._say(f"{child.describe_end()}; ending the others")
+        if lost:  # a child that found the user's input bad has said so itself
+            return max(
+                EXIT_BAD_INPUT if child.returncode == EXIT_BAD_INPUT else EXIT_FAILED for child in lost
+            )
+        if any(child.ended_by_our_signal for child in ended):
+            return EXIT_DONE  # it was still starting: it has told nobody to stop
+        self._limit_to(self._limits.grace_s)
+        return None
+
+    def _judge_overdue(self) -> int:
+        names = ", ".join(child.name for child in self._living())
+        self._say(f"{names} did not end in time; ending now (service.drain_s is {self._limits.drain_s:g})")
+        return EXIT_FAILED
+
+    async def _end_all(self) -> None:
+        """SIGTERM to what lives; `run` kills the rest."""
+        for child in self._living():
+            child.terminate()
+        await wait_all(self._living(), timeout_s=self._limits.terminate_s)
+
+    # -- signals -------------------------------------------------------------------------------------------
+
+    def _hear(self, number: signal.Signals) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._asked_at_s is None:
+            self._asked_at_s = now_s
+            self._limit_to(self._limits.close_s)
+            for child in self._children:
+                self._ask_to_end(child)
+        elif number == signal.SIGINT and now_s - self._asked_at_s > SAME_CTRL_C_S:
+            self._hurry.set()
+
+    def _ask_to_end(self, child: Child) -> None:
+        """The leader drains and then stops the ranks; a rank that its word cannot reach yet ends at once."""
+        if child.spec.role == "leader":
+            self._say(f"draining, at most {self._limits.drain_s:g} s; a second SIGINT ends at once")
+            child.terminate()
+        elif not self._has_leader() and not child.has_joined:
+            child.terminate()
+
+    def _has_leader(self) -> bool:
+        return any(child.spec.role == "leader" for child in self._children)
+
+    def _living(self) -> list[Child]:
+        return [child for child in self._children if not child.has_ended]
+
+    def _limit_to(self, seconds: float) -> None:
+        """Set the time by which all must have ended; an earlier one stays."""
+        loop = asyncio.get_running_loop()
+        if self._limit is None or loop.time() + seconds < self._limit.when():
+            if self._limit is not None:
+                self._limit.cancel()
+            self._limit = loop.call_later(seconds, self._overdue.set)
+
+
+def _say_on_stderr(sentence: str) -> None:
+    print(f"epe: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""`epe serve` as the parent: sockets first, then the leader and the ranks, then watching them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from epe.config.load import load_stage
+from epe.launch.child import Child
+from epe.launch.environment import Placement, read_placement
+from epe.launch.parent import Limits, Parent
+from epe.launch.sockets import listen_for_http, listen_for_store
+from epe.launch.spec import ChildSpec
+from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
+
+CHILD_COMMAND = (sys.executable, "-m", "epe.runtime.child")
+
+
+def run_serve(
+    stage_path: str | Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    env: Mapping[str, str] | None = None,
+    child_command: Sequence[str] = CHILD_COMMAND,
+) -> int:
+    """Serve the stage until asked to end; returns the exit code.
+
+    `host` and `port` override the stage file. Raises BadSetting for what the user can put right: the stage
+    file, the launcher's variables, a port in use.
+    """
+    path = Path(stage_path)
+    stage = load_stage(path)
+    settings = ServeSettings(
+        stage_path=str(path.resolve()),
+        gpu=tuple(stage.gpu),
+        host=stage.service.host if host is None else host,
+        port=stage.service.port if port is None else port,
+        drain_s=stage.service.drain_s,
+        device=stage.device,
+    )
+    return serve(settings, env=os.environ if env is None else env, child_command=child_command)
+
+
+def serve(
+    settings: ServeSettings,
+    *,
+    env: Mapping[str, str],
+    child_command: Sequence[str],
+    limits: Limits | None = None,
+) -> int:
+    """As `run_serve`, from settings that are already checked. Call it from the main thread."""
+    placement = read_placement(env)
+    check_world(settings, placement)
+    with ExitStack() as sockets:
+        meeting = _open(settings, placement, sockets=sockets)
+        specs = plan_children(settings, placement=placement, meeting=meeting, env=env)
+        limits = limits or Limits(drain_s=settings.drain_s)
+        child_env = child_environment(env, settings=settings, placement=placement)
+        work = _live(specs, sockets=sockets, command=child_command, env=child_env, limits=limits)
+        return asyncio.run(work)
+
+
+async def _live(
+    specs: Sequence[ChildSpec],
+    *,
+    sockets: ExitStack,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    limits: Limits,
+) -> int:
+    parent = Parent(limits=limits)
+    with parent.hearing_signals():
+        try:
+            for spec in specs:
+                parent.adopt(await Child.start(spec, command=command, env=env))
+            sockets.close()  # a port that the leader closes must be closed: nobody waits at a deaf one
+            return await parent.run()
+        finally:
+            await parent.kill_all()
+
+
+def _open(settings: ServeSettings, placement: Placement, *, sockets: ExitStack) -> Meeting:
+    """Open what rank 0's parent opens; the other parents only know where to go."""
+    store_host, store_port = placement.master_addr, placement.master_port
+    if placement.rank != 0:
+        return Meeting(host=settings.host, port=settings.port, store_host=store_host, store_port=store_port)
+    http = sockets.enter_context(listen_for_http(settings.host, settings.port))
+    store_fd = None
+    if not placement.agent_hosts_store:
+        store = sockets.enter_context(listen_for_store(store_host, store_port))
+        store_fd, store_port = store.fileno(), store.getsockname()[1]
+    return Meeting(
+        host=settings.host,
+        port=http.getsockname()[1],
+        store_host=store_host,
+        store_port=store_port,
+        http_fd=http.fileno(),
+        store_fd=store_fd,
+    )

@@ -1,0 +1,88 @@
+"""A leader or rank without torch: keeps the parents' protocol, or breaks it as it is told.
+
+Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
+FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
+leader's word), `exit:CODE`, `parent_of_one` (a rank with a process of its own), `dump` (writes its
+environment to FOLDER/NAME.json).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from epe.launch.lifeline import Lifeline
+from epe.launch.spec import ChildSpec, read_spec
+
+FOLDER = Path(sys.argv[1])
+
+
+def main() -> None:
+    spec = read_spec(os.environ)
+    behaviour = dict(text.split("=") for text in sys.argv[2:]).get(spec.name, "")
+    if spec.role == "leader" or behaviour == "deaf":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    assert spec.lifeline_fd is not None
+    lifeline = Lifeline(spec.lifeline_fd)
+    lifeline.watch()
+    write(spec, "pid", str(os.getpid()))
+    if behaviour == "dump":
+        write(spec, "json", json.dumps(dict(os.environ)))
+    if behaviour == "parent_of_one":
+        write(spec, "grandchild", str(subprocess.Popen(["sleep", "60"]).pid))
+    if behaviour.startswith("exit:"):
+        sys.exit(int(behaviour.removeprefix("exit:")))
+    if behaviour == "loading":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        time.sleep(60)
+    if spec.role == "leader":
+        lead(spec, is_deaf=behaviour == "deaf")
+    else:
+        follow(spec, lifeline, is_deaf=behaviour == "deaf")
+
+
+def lead(spec: ChildSpec, *, is_deaf: bool) -> None:
+    assert spec.store_fd is not None
+    assert spec.http_fd is not None
+    with socket.socket(fileno=spec.http_fd), socket.socket(fileno=spec.store_fd) as store:
+        ranks = [store.accept()[0] for _ in range(spec.world_size)]
+        write(spec, "ready", "")
+        signal.sigwait({signal.SIGTERM})
+    while is_deaf:
+        time.sleep(60)
+    for rank in ranks:
+        rank.sendall(b"stop")
+
+
+def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool) -> None:
+    leader = connect(spec)
+    lifeline.tell_joined()
+    write(spec, "ready", "")
+    said = leader.recv(4)
+    while is_deaf:
+        time.sleep(60)
+    sys.exit(0 if said == b"stop" else 4)
+
+
+def connect(spec: ChildSpec) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection((spec.store_host, spec.store_port))
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+
+
+def write(spec: ChildSpec, kind: str, text: str) -> None:
+    path = FOLDER / f"{spec.name}.{kind}"
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+
+
+if __name__ == "__main__":
+    main()

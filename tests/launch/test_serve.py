@@ -1,0 +1,276 @@
+"""Every way in which a parent and its children can end, with real processes and stand-in children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from epe.errors import BadSetting
+from epe.launch.parent import SAME_CTRL_C_S, Limits
+from epe.launch.serve import run_serve
+from epe.launch.spec import VARIABLE, read_spec
+from tests.launch.service import Service, eventually, finish, is_alive
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    service = Service(tmp_path)
+    yield service
+    service.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_drains_and_ends_with_code_0(service: Service, number: signal.Signals) -> None:
+    parent = service.start()
+    service.wait_until_ready()
+    parent.send_signal(number)
+    code, said = finish(parent)
+    assert (code, said) == (0, "epe: draining, at most 20 s; a second SIGINT ends at once\n")
+    service.assert_no_child_lives()
+
+
+def test_a_second_sigint_ends_at_once_with_code_130(service: Service) -> None:
+    parent = service.start("leader=deaf")
+    service.wait_until_ready()
+    parent.send_signal(signal.SIGINT)
+    time.sleep(SAME_CTRL_C_S + 0.2)
+    assert parent.poll() is None
+    parent.send_signal(signal.SIGINT)
+    code, said = finish(parent)
+    assert code == 130
+    assert "second SIGINT" in said
+    service.assert_no_child_lives()
+
+
+def test_a_sigint_that_comes_twice_at_once_still_drains(service: Service) -> None:
+    parent = service.start()
+    service.wait_until_ready()
+    os.kill(service.pid("leader"), signal.SIGSTOP)  # so that the drain lasts until both signals are here
+    parent.send_signal(signal.SIGINT)
+    assert parent.stderr is not None
+    assert "draining" in parent.stderr.readline()
+    parent.send_signal(signal.SIGINT)
+    time.sleep(SAME_CTRL_C_S)
+    os.kill(service.pid("leader"), signal.SIGCONT)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives()
+
+
+def test_a_drain_that_exceeds_its_limit_is_cut_off(service: Service) -> None:
+    parent = service.start("leader=deaf", limits=Limits(drain_s=0.2, grace_s=0.2, terminate_s=0.3))
+    service.wait_until_ready()
+    parent.send_signal(signal.SIGTERM)
+    code, said = finish(parent)
+    assert code == 1
+    assert "leader, rank 0, rank 1 did not end in time" in said
+    service.assert_no_child_lives()
+
+
+def test_a_rank_that_ignores_the_stop_and_sigterm_is_killed(service: Service) -> None:
+    parent = service.start("rank 1=deaf")
+    service.wait_until_ready()
+    parent.send_signal(signal.SIGINT)
+    code, said = finish(parent)
+    assert code == 1
+    assert "rank 1 did not end in time" in said
+    service.assert_no_child_lives()
+
+
+@pytest.mark.parametrize("name", ["leader", "rank 1"])
+def test_a_killed_child_is_named_with_its_signal_and_the_others_end(service: Service, name: str) -> None:
+    parent = service.start("rank 0=deaf")
+    service.wait_until_ready()
+    os.kill(service.pid(name), signal.SIGKILL)
+    code, said = finish(parent)
+    assert code == 1
+    assert f"epe: {name} was ended by signal 9 (SIGKILL); ending the others" in said
+    service.assert_no_child_lives()
+
+
+@pytest.mark.parametrize(("child_code", "parent_code"), [(5, 1), (2, 2)])
+def test_a_rank_that_fails_while_it_starts_ends_all(
+    service: Service, child_code: int, parent_code: int
+) -> None:
+    parent = service.start(f"rank 1=exit:{child_code}")
+    code, said = finish(parent)
+    assert code == parent_code
+    assert f"rank 1 ended with exit code {child_code}; ending the others" in said
+    service.assert_no_child_lives()
+
+
+def test_a_leader_that_ends_by_itself_ends_the_service_with_code_0(service: Service) -> None:
+    parent = service.start()
+    service.wait_until_ready()
+    os.kill(service.pid("leader"), signal.SIGTERM)
+    assert finish(parent) == (0, "")
+    service.assert_no_child_lives()
+
+
+def test_a_signal_while_the_leader_loads_ends_all_with_code_0(service: Service) -> None:
+    parent = service.start("leader=loading")
+    service.wait_until_ready(but=("leader",))
+    parent.send_signal(signal.SIGINT)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives()
+
+
+def test_no_child_outlives_a_parent_that_is_killed(service: Service) -> None:
+    parent = service.start("rank 0=deaf", "rank 1=loading")
+    service.wait_until_ready(but=("leader", "rank 1"))
+    assert len(service.children()) == 3
+    os.kill(service.pid("rank 0"), signal.SIGSTOP)  # hangs: only the kernel can end it
+    parent.kill()
+    service.assert_no_child_lives(within_s=5)
+
+
+def test_what_a_rank_leaves_behind_in_its_group_ends_with_it(service: Service) -> None:
+    parent = service.start("rank 1=parent_of_one")
+    service.wait_until_ready()
+    grandchild = service.pid("rank 1", kind="grandchild")
+    assert is_alive(grandchild)
+    parent.send_signal(signal.SIGINT)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives(within_s=1)
+
+
+def test_the_terminals_ctrl_c_reaches_only_the_parent(service: Service) -> None:
+    parent = service.start()
+    service.wait_until_ready()
+    groups = {os.getpgid(service.pid(name)) for name in service.names}
+    assert os.getpgid(parent.pid) not in groups
+    assert len(groups) == 3
+
+
+def test_a_port_in_use_is_one_sentence_and_code_2(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, said = finish(service.start(port=port))
+    assert code == 2
+    assert said == (
+        f"epe: service: cannot listen on 127.0.0.1:{port}: the port is in use; "
+        "choose another with --host, --port or in the stage file\n"
+    )
+    assert service.children() == []
+
+
+def test_two_services_start_side_by_side(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Service(tmp_path / "other")
+    try:
+        parents = [service.start(), other.start()]
+        service.wait_until_ready()
+        other.wait_until_ready()
+        for parent in parents:
+            parent.send_signal(signal.SIGTERM)
+        assert [finish(parent)[0] for parent in parents] == [0, 0]
+    finally:
+        other.close()
+
+
+def test_the_port_is_closed_once_the_leader_has_closed_it(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    parent = service.start("rank 0=deaf", port=port, limits=Limits(drain_s=20, grace_s=20))
+    service.wait_until_ready()
+    with socket.create_connection(("127.0.0.1", port)):
+        pass
+    parent.send_signal(signal.SIGTERM)
+    eventually(lambda: not is_alive(service.pid("leader")), within_s=5)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def start_as_launcher(service: Service, *behaviours: str) -> list[subprocess.Popen[str]]:
+    """Four parents, as `torchrun` or `srun` start them, with the least that a launcher may say."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(service.num_ranks)}
+    return [
+        service.start(*behaviours, env={**meeting, "RANK": str(rank)}) for rank in range(service.num_ranks)
+    ]
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Service]:
+    service = Service(tmp_path, num_ranks=4)
+    yield service
+    service.close()
+
+
+def test_parents_of_a_launcher_end_by_the_leaders_word(launched: Service) -> None:
+    parents = start_as_launcher(launched)
+    launched.wait_until_ready()
+    assert len(launched.children()) == 5
+    os.kill(launched.pid("leader"), signal.SIGSTOP)
+    for parent in parents:
+        parent.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert all(is_alive(launched.pid(name)) for name in launched.names)  # they wait for that word
+    os.kill(launched.pid("leader"), signal.SIGCONT)
+    assert [finish(parent)[0] for parent in parents] == [0, 0, 0, 0]
+    launched.assert_no_child_lives()
+
+
+def test_a_signal_to_rank_0s_parent_alone_ends_all_parents(launched: Service) -> None:
+    parents = start_as_launcher(launched)
+    launched.wait_until_ready()
+    parents[0].send_signal(signal.SIGINT)
+    assert [finish(parent)[0] for parent in parents] == [0, 0, 0, 0]
+    launched.assert_no_child_lives()
+
+
+def test_a_launchers_parent_does_not_wait_for_a_word_that_cannot_come(launched: Service) -> None:
+    loading = [f"rank {rank}=loading" for rank in range(1, 4)]
+    parents = start_as_launcher(launched, *loading)
+    launched.wait_until_ready(but=("leader", "rank 1", "rank 2", "rank 3"))
+    parents[0].kill()
+    for parent in parents[1:]:
+        parent.send_signal(signal.SIGTERM)
+    assert [finish(parent)[0] for parent in parents[1:]] == [0, 0, 0]
+    launched.assert_no_child_lives(within_s=5)
+
+
+def test_a_wrong_number_of_processes_is_one_sentence_and_code_2(service: Service) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    code, said = finish(service.start(env=env))
+    assert code == 2
+    assert said.startswith("epe: gpu: names 2 devices, but WORLD_SIZE is 3;")
+    assert said.count("\n") == 1
+
+
+def write_stage(folder: Path) -> Path:
+    (folder / "model_index.json").write_text('{"_class_name": "ZImagePipeline"}')
+    stage = folder / "stage.yaml"
+    stage.write_text(
+        f"name: image\nfactory: zimage\ngpu: [0, 1]\nparallelism:\n  cp: {{world_size: 2}}\n"
+        f"factory_args: {{model_path: {folder}}}\nservice: {{port: 0}}\n"
+    )
+    return stage
+
+
+def test_a_stage_file_is_served_with_its_overrides(tmp_path: Path) -> None:
+    stage = write_stage(tmp_path)
+    child = [
+        sys.executable,
+        "-c",
+        f"import os; open('{tmp_path}/' + str(os.getpid()), 'w').write(os.environ['EPE_CHILD'])",
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert run_serve(stage, port=port, env=os.environ, child_command=child) == 0
+    specs = [read_spec({VARIABLE: path.read_text()}) for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert {spec.name for spec in specs} == {"leader", "rank 0", "rank 1"}
+    assert {(spec.stage_path, spec.host, spec.port) for spec in specs} == {(str(stage), "127.0.0.1", port)}
+
+
+def test_a_stage_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting):
+        run_serve(tmp_path / "none.yaml", child_command=["never"])

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from epe.errors import BadSetting
+from epe.launch.sockets import listen_for_http, listen_for_store
+
+
+def test_port_0_takes_a_free_port_of_that_address_alone() -> None:
+    with listen_for_store("127.0.0.1") as listener:
+        host, port = listener.getsockname()
+        assert host == "127.0.0.1"
+        with socket.create_connection((host, port)):
+            pass
+
+
+def test_localhost_is_the_ipv4_loopback() -> None:
+    with listen_for_http("localhost", 0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "reason"),
+    [
+        ("127.0.0.1", 70000, "port 70000 is not between 0 and 65535"),
+        ("127.0.0.1", -1, "port -1 is not between 0 and 65535"),
+        ("203.0.113.7", 0, "cannot listen on 203.0.113.7:0: this is not an address of this machine"),
+        ("no-such-host.invalid", 0, "cannot listen on no-such-host.invalid:0: this name has no address"),
+    ],
+)
+def test_an_address_that_cannot_be_bound_says_why_and_what_to_do(host: str, port: int, reason: str) -> None:
+    with pytest.raises(BadSetting) as caught:
+        listen_for_http(host, port)
+    remedy = "choose another with --host, --port or in the stage file"
+    assert str(caught.value) == f"service: {reason}; {remedy}"
+
+
+def test_a_port_in_use_is_taken_from_nobody() -> None:
+    with listen_for_http("127.0.0.1", 0) as first, pytest.raises(BadSetting, match="the port is in use"):
+        listen_for_http("127.0.0.1", first.getsockname()[1])

@@ -1,32 +1,39 @@
 """What the control plane must know of each model family: data and pure functions, no torch.
 
-`family(name)` gives one of the eight; `FAMILIES` is all of them in the order of the documentation.
+`family(name)` gives one of the eight, `available_family(name)` one that works in this version;
+`FAMILIES` is all of them in the order of the documentation.
 """
 
 from __future__ import annotations
 
-from epe.errors import BadSetting
-from epe.families.family import Defaults, Family
+from difflib import get_close_matches
 
-__all__ = ["FAMILIES", "Defaults", "Family", "family"]
+from epe.errors import BadSetting
+from epe.families.family import Axis, Defaults, Family, FrameRule
+from epe.families.pictures import FLUX1, FLUX2_KLEIN, HUNYUAN_IMAGE3, LLADA_IMAGE, QWEN_IMAGE, ZIMAGE
+from epe.families.videos import MINIMAX_H3, WAN
+
+__all__ = ["FAMILIES", "Axis", "Defaults", "Family", "FrameRule", "available_family", "family"]
 
 FAMILIES: dict[str, Family] = {
-    "zimage": Family(
-        name="zimage",
-        title="Z-Image",
-        makes="picture",
-        pipeline="ZImagePipeline",
-        available=True,
-        axes=("cfg", "cp"),
-        side_multiple=16,
-        patch=16,
-        defaults=Defaults(height=1024, width=1024, num_steps=50, guidance_scale=5.0, seed=7),
-    ),
+    each.name: each
+    for each in (ZIMAGE, FLUX1, FLUX2_KLEIN, QWEN_IMAGE, WAN, MINIMAX_H3, LLADA_IMAGE, HUNYUAN_IMAGE3)
 }
 
 
-def family(name: str) -> Family:
-    """The family called `name`; raises `BadSetting` for a name that is none of the eight."""
-    if name not in FAMILIES:
-        raise BadSetting(f"model family {name!r} is not known; known are {', '.join(FAMILIES)}")
-    return FAMILIES[name]
+def family(name: str, *, path: str = "") -> Family:
+    """The family called `name`; raises `BadSetting` (at `path`) for a name that is none of the eight."""
+    if name in FAMILIES:
+        return FAMILIES[name]
+    near = get_close_matches(name, FAMILIES, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise BadSetting(f"model family {name!r} is not known; {hint}known are {', '.join(FAMILIES)}", path=path)
+
+
+def available_family(name: str, *, path: str = "") -> Family:
+    """The family called `name`, if it works in this version; raises `BadSetting` otherwise."""
+    found = family(name, path=path)
+    if not found.available:
+        ready = ", ".join(each.name for each in FAMILIES.values() if each.available)
+        raise BadSetting(f"model family {name!r} is not yet available; available are {ready}", path=path)
+    return found

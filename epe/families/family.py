@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+Axis = Literal["cfg", "cp", "tp", "ep"]
+
 
 class Defaults(Struct, frozen=True, kw_only=True):
     """The request's values where the user gives none."""
@@ -17,14 +19,47 @@ class Defaults(Struct, frozen=True, kw_only=True):
     seed: int
     num_frames: int = 1
     negative_prompt: str = ""
+    max_sequence_length: int = 512
+    deadline_s: float | None = None
+
+
+class FrameRule(Struct, frozen=True, kw_only=True):
+    """Which frame counts a family draws, and how many latent frames they make.
+
+    Allowed are `base + n * step` frames, which are `latent_base + n * latent_step` latent frames.
+    The rule of a picture allows 1 frame alone.
+    """
+
+    base: int = 1
+    step: int = 0
+    latent_base: int = 1
+    latent_step: int = 0
+
+    def allows(self, num_frames: int) -> bool:
+        extra = num_frames - self.base
+        return extra == 0 or (self.step > 0 and extra > 0 and extra % self.step == 0)
+
+    def nearest(self, num_frames: int) -> tuple[int, int]:
+        """The allowed frame counts next below and above `num_frames`."""
+        if self.step == 0 or num_frames <= self.base:
+            return self.base, self.base
+        below = self.base + (num_frames - self.base) // self.step * self.step
+        return below, below if below == num_frames else below + self.step
+
+    def num_latent_frames(self, num_frames: int) -> int:
+        """Latent frames of an allowed frame count."""
+        if self.step == 0:
+            return self.latent_base
+        return self.latent_base + (num_frames - self.base) // self.step * self.latent_step
 
 
 class Family(Struct, frozen=True, kw_only=True):
     """One model family: names, axes, limits, defaults and the sizes of its tasks.
 
-    `axes` are the parallel axes that work here; `pipeline` is the `_class_name` in the checkpoint's
-    `model_index.json`; sides are multiples of `side_multiple` pixels, up to `max_side`; one token covers
-    `patch` x `patch` pixels of one latent frame.
+    `axes` are the parallel axes that work here and `planned_axes` those that the family has but that
+    do not work yet; `pipeline` is the `_class_name` in the checkpoint's `model_index.json`; sides are
+    multiples of `side_multiple` pixels, up to `max_side`; one token covers `patch` x `patch` pixels of
+    one latent frame. `guidance` names the command's flag, or is None where guidance is built in.
     """
 
     name: str
@@ -32,24 +67,32 @@ class Family(Struct, frozen=True, kw_only=True):
     makes: Literal["picture", "video"]
     pipeline: str
     available: bool
-    axes: tuple[str, ...]
+    axes: tuple[Axis, ...] = ()
+    planned_axes: tuple[Axis, ...] = ()
     side_multiple: int
     patch: int
     defaults: Defaults
+    guidance: Literal["guidance_scale", "true_cfg_scale"] | None = "guidance_scale"
+    parallel_vae: bool = True
+    migratable: bool = True
     min_side: int = 64
     max_side: int = 4096
     max_steps: int = 1000
+    max_text_tokens: int = 512
     latent_channels: int = 16
     latent_scale: int = 8
-    frames_per_latent: int = 1
+    frames: FrameRule = FrameRule()
+
+    def owns(self, axis: Axis) -> bool:
+        """Whether the family has this axis, working or planned."""
+        return axis in self.axes or axis in self.planned_axes
 
     def num_tokens(self, *, height: int, width: int, num_frames: int = 1) -> int:
         """Picture tokens of one sequence (text tokens are not counted)."""
-        latent_frames = 1 + (num_frames - 1) // self.frames_per_latent
-        return latent_frames * -(-height // self.patch) * -(-width // self.patch)
+        frames = self.frames.num_latent_frames(num_frames)
+        return frames * -(-height // self.patch) * -(-width // self.patch)
 
     def state_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
         """Bytes of the latents that migrate with a request (fp32)."""
-        latent_frames = 1 + (num_frames - 1) // self.frames_per_latent
         pixels = (height // self.latent_scale) * (width // self.latent_scale)
-        return 4 * self.latent_channels * latent_frames * pixels
+        return 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels

@@ -1,0 +1,111 @@
+"""The flags of `epe generate`: those of every family, and those that follow from a family's data.
+
+A flag that is not given is None; defaults are filled in by `epe.config`, and only told here.
+"""
+
+from __future__ import annotations
+
+from argparse import BooleanOptionalAction
+from typing import get_args
+
+from epe.cli.parser import Parser, number, whole_number
+from epe.config.stage import CpBackend, CpMethod, Device, Dtype
+from epe.families import FAMILIES, Family
+
+# What the command calls a request's fields, for error messages.
+FIELD_FLAGS = {
+    "prompt": "--prompt",
+    "negative_prompt": "--negative-prompt",
+    "height": "--height",
+    "width": "--width",
+    "num_frames": "--frames",
+    "num_steps": "--steps",
+    "guidance_scale": "--guidance-scale",
+    "seed": "--seed",
+}
+
+
+def add_common(parser: Parser) -> None:
+    """What every family has."""
+    parser.add_argument("--model", metavar="FAMILY", help=f"one of {', '.join(FAMILIES)}")
+    parser.add_argument("--model-path", metavar="DIR", help="folder of the checkpoint, in diffusers' format")
+    parser.add_argument("--prompt", metavar="TEXT", help="what to draw; may be empty")
+    parser.add_argument(
+        "--output", metavar="FILE", help="picture to write (.png, .jpg, .webp); facts go to a .json beside it"
+    )
+    parser.add_argument("--device", choices=get_args(Device), help="default auto: cuda where there is one")
+    parser.add_argument(
+        "--dtype", choices=get_args(Dtype), help="default auto: bfloat16 on cuda, float32 on a cpu"
+    )
+    parser.add_argument(
+        "--local-files-only", action="store_true", default=None, help="always so: weights are never fetched"
+    )
+
+
+def add_family(parser: Parser, family: Family) -> None:
+    """What one family has, with its defaults."""
+    own, sides = family.defaults, f"a multiple of {family.side_multiple}"
+    parser.add_argument("--height", type=whole_number, help=f"pixels, {sides} (default {own.height})")
+    parser.add_argument("--width", type=whole_number, help=f"pixels, {sides} (default {own.width})")
+    if family.makes == "video":
+        rule = f"{family.frames.step}n+{family.frames.base}"
+        parser.add_argument("--frames", type=whole_number, help=f"{rule} (default {own.num_frames})")
+    parser.add_argument("--steps", type=whole_number, help=f"denoising steps (default {own.num_steps})")
+    parser.add_argument("--seed", type=whole_number, help=f"0 or more (default {own.seed})")
+    if family.guidance is not None:
+        parser.add_argument(
+            guidance_flag(family),
+            dest="guidance_scale",
+            type=number,
+            help=f"0: no guidance (default {own.guidance_scale:g})",
+        )
+        parser.add_argument(
+            "--negative-prompt", metavar="TEXT", help=f"what not to draw (default {own.negative_prompt!r})"
+        )
+
+
+def add_parallel(parser: Parser, family: Family) -> None:
+    """How the work is divided when there are several ranks."""
+    if family.owns("cfg"):
+        parser.add_argument(
+            "--cfg-parallel",
+            action=BooleanOptionalAction,
+            help="each guidance branch alone, at once on an even lane (default); --no-: both as one batch",
+        )
+    if family.owns("tp"):
+        parser.add_argument(
+            "--tensor-parallel-degree", type=whole_number, help="default 1; more is not yet available"
+        )
+    parser.add_argument(
+        "--parallel-vae", action=BooleanOptionalAction, help="decode on all ranks; not yet available"
+    )
+    parser.add_argument(
+        "--vae-parallel-halo", type=whole_number, metavar="ROWS", help="kept for compatibility; not used"
+    )
+    _add_transport(parser)
+
+
+def guidance_flag(family: Family) -> str:
+    """The family's name for the guidance scale."""
+    return f"--{(family.guidance or 'guidance_scale').replace('_', '-')}"
+
+
+def _add_transport(parser: Parser) -> None:
+    methods, backends = get_args(CpMethod), get_args(CpBackend)
+    parser.add_argument(
+        "--cp-method",
+        choices=methods,
+        help="parallel attention (default agkv; ulysses is not yet available)",
+    )
+    parser.add_argument(
+        "--cp-backend",
+        choices=[each for each in backends if each != "auto"],
+        help="how ranks exchange tensors (default: what is there; fast is not yet available)",
+    )
+    parser.add_argument("--attention-mode", choices=methods, help="older name of --cp-method")
+    for method in methods:
+        parser.add_argument(
+            f"--{method}-transport",
+            choices=backends,
+            help=f"older form of --cp-backend, for {method}; environment EPE_{method.upper()}_TRANSPORT",
+        )

@@ -1,0 +1,126 @@
+"""`epe generate`: one picture, on one rank or on all those that torchrun or Slurm started."""
+
+from __future__ import annotations
+
+import os
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+
+from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
+from epe.cli.parser import Parser
+from epe.config.generate import GenerateOptions, check_output
+from epe.config.model_path import check_model_path
+from epe.config.request import resolve_request
+from epe.config.transport import Given, Transport, resolve_transport
+from epe.errors import BadSetting
+from epe.families import FAMILIES, Family, available_family, family
+from epe.messages import OutputFormat, Request
+
+
+def run(argv: Sequence[str]) -> int:
+    options = build_options(argv)
+
+    from epe.runtime.generate import run_generate
+
+    run_generate(options)
+    return 0
+
+
+def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -> GenerateOptions:
+    """Everything that can be said against a command line is said here, before any work.
+
+    Raises `BadSetting` or `BadRequest`.
+    """
+    chosen = _family_of(argv)
+    args = _parser(chosen).parse_args(argv)
+    ready = available_family(_required(args.model, "--model"), path="--model")
+    model_path = _required(args.model_path, "--model-path")
+    output = _required(args.output, "--output")
+    file_format = check_output(output, path="--output")
+    request = _request(args, ready, file_format)
+    transport = _transport(args, env)
+    _refuse_what_is_not_there(args)
+    check_model_path(model_path, ready, path="--model-path")
+    return GenerateOptions(
+        family=ready.name,
+        model_path=model_path,
+        request=request,
+        output=output,
+        device=args.device or "auto",
+        dtype=args.dtype or "auto",
+        cfg_parallel_degree=2 if ready.owns("cfg") and args.cfg_parallel is not False else 1,
+        transport=transport,
+        parallel_vae=args.parallel_vae,
+        vae_parallel_halo=args.vae_parallel_halo,
+        flags={name: value for name, value in vars(args).items() if value is not None},
+    )
+
+
+def _family_of(argv: Sequence[str]) -> Family | None:
+    """The family that the command line names, before the flags of that family can be known."""
+    early = ArgumentParser(add_help=False, allow_abbrev=False, argument_default=SUPPRESS, exit_on_error=False)
+    early.add_argument("--model", nargs="?")
+    name = getattr(early.parse_known_args(argv)[0], "model", None)
+    return None if name is None else family(name, path="--model")
+
+
+def _parser(chosen: Family | None) -> Parser:
+    if chosen is None:
+        shown, title = FAMILIES["zimage"], "one picture (the defaults shown are those of zimage)"
+    else:
+        shown, title = chosen, f"one {chosen.makes} with {chosen.title}"
+    later = "" if shown.available else f" {shown.name} is not yet available."
+    parser = Parser(
+        "epe generate",
+        description=f"Draw {title}.{later}",
+        epilog="`epe generate --model FAMILY --help` shows the flags and defaults of that family.",
+    )
+    add_common(parser)
+    add_family(parser, shown)
+    add_parallel(parser, shown)
+    return parser
+
+
+def _required(value: str | None, flag: str) -> str:
+    if not value:
+        raise BadSetting("this flag must be given", path=flag)
+    return value
+
+
+def _request(args: Namespace, chosen: Family, file_format: OutputFormat) -> Request:
+    names = {**FIELD_FLAGS, "guidance_scale": guidance_flag(chosen)}
+    return resolve_request(
+        chosen,
+        prompt=args.prompt,
+        negative_prompt=getattr(args, "negative_prompt", None),
+        height=args.height,
+        width=args.width,
+        num_frames=getattr(args, "frames", None),
+        num_steps=args.steps,
+        guidance_scale=getattr(args, "guidance_scale", None),
+        seed=args.seed,
+        output_format=file_format,
+        names=names,
+    )
+
+
+def _transport(args: Namespace, env: Mapping[str, str]) -> Transport:
+    return resolve_transport(
+        methods=(Given("--cp-method", args.cp_method), Given("--attention-mode", args.attention_mode)),
+        backend=Given("--cp-backend", args.cp_backend),
+        agkv=Given("--agkv-transport", args.agkv_transport),
+        ulysses=Given("--ulysses-transport", args.ulysses_transport),
+        env=env,
+    )
+
+
+def _refuse_what_is_not_there(args: Namespace) -> None:
+    degree = getattr(args, "tensor_parallel_degree", None)
+    if degree is not None and degree < 1:
+        raise BadSetting(f"{degree} is not 1 or more", path="--tensor-parallel-degree")
+    if degree is not None and degree > 1:
+        raise BadSetting("tensor parallelism is not yet available; use 1", path="--tensor-parallel-degree")
+    if args.parallel_vae:
+        raise BadSetting("decoding on several ranks is not yet available", path="--parallel-vae")
+    if args.vae_parallel_halo is not None and args.vae_parallel_halo < 0:
+        raise BadSetting(f"{args.vae_parallel_halo} is not 0 or more", path="--vae-parallel-halo")

@@ -1,0 +1,143 @@
+"""What must hold between the settings of a stage, and what is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from epe.config import limits
+from epe.config.convert import value_at
+from epe.config.keys import Tree
+from epe.config.model_path import check_model_path
+from epe.config.stage import Stage
+from epe.errors import BadSetting
+
+POLICIES = ("elastic", "static_cp", "static_dp")
+LATER_POLICIES = ("throughput", "latency", "slo", "fair")
+MAX_RANKS = 1024
+
+# Settings that are part of the file already, with the values that nothing acts on yet.
+NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
+    ("terminal", lambda s: not s.terminal, "a stage that hands its latents on is not yet available"),
+    ("record_timeline", lambda s: s.record_timeline, "recording a timeline is not yet available"),
+    ("numerics", lambda s: s.numerics == "fast", "fast numerics are not yet available; use exact"),
+    (
+        "parallelism.vae.degree",
+        lambda s: (s.parallelism.vae.degree or 1) > 1,
+        "decoding on several ranks is not yet available; leave it out or write 1",
+    ),
+    (
+        "parallelism.scheduler.max_batch",
+        lambda s: s.parallelism.scheduler.max_batch > 1,
+        "batches of several requests are not yet available; leave it out or write 1",
+    ),
+    (
+        "parallelism.scheduler.balanced_k",
+        lambda s: not s.parallelism.scheduler.balanced_k,
+        "leases of equal step counts are not yet available; leave it out or write true",
+    ),
+    (
+        "parallelism.model.tensor_parallel_degree",
+        lambda s: s.parallelism.model.tensor_parallel_degree > 1,
+        "tensor parallelism is not yet available; leave it out or write 1",
+    ),
+)
+
+# Keys that the reference's files have, and that change nothing here: they are named in the log.
+WITHOUT_EFFECT = {
+    "parallelism.vae.halo": "the rows to exchange follow from each layer's kernel",
+    "parallelism.vae.enabled": "decoding on several ranks is not yet available, so one rank decodes",
+    "service.advertise_host": "no reply holds an address",
+    "output_root": "results are sent, not written to disk",
+    "process": "the processes of a stage go by its name",
+}
+
+
+def check_stage(stage: Stage) -> None:
+    """Raises `BadSetting` for the first thing that does not fit together."""
+    _check_gpus(stage)
+    for path, is_asked, message in NOT_YET:
+        if is_asked(stage):
+            raise BadSetting(message, path=path)
+    _check_world(stage)
+    _check_ulysses(stage)
+    _check_policy(stage)
+    _check_widths(stage)
+    _check_requests(stage)
+    check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
+
+
+def notes(tree: Tree) -> list[str]:
+    """Keys that were given and have no effect, each with the reason."""
+    given = (path for path in WITHOUT_EFFECT if value_at(tree, path) not in (None, False))
+    return [
+        f"{path}: {WITHOUT_EFFECT[path]}"
+        for path in given
+        if path != "process" or tree["process"] != tree.get("name")
+    ]
+
+
+def _check_gpus(stage: Stage) -> None:
+    if len(set(stage.gpu)) != len(stage.gpu):
+        twice = next(index for index in stage.gpu if stage.gpu.count(index) > 1)
+        raise BadSetting(f"{twice} stands there twice; each entry is one rank's device", path="gpu")
+    if len(stage.gpu) > MAX_RANKS:
+        raise BadSetting(f"{len(stage.gpu)} entries are more than {MAX_RANKS}", path="gpu")
+
+
+def _check_world(stage: Stage) -> None:
+    cp, tensor = stage.parallelism.cp.world_size, stage.parallelism.model.tensor_parallel_degree
+    if cp * tensor != stage.world_size:
+        raise BadSetting(
+            f"{cp} (times a tensor_parallel_degree of {tensor}) must be the number of gpu entries, "
+            f"which is {stage.world_size}",
+            path="parallelism.cp.world_size",
+        )
+
+
+def _check_ulysses(stage: Stage) -> None:
+    cp = stage.parallelism.cp
+    if cp.ulysses_degree is not None and cp.attention_mode != "ulysses":
+        raise BadSetting(
+            f"only attention_mode ulysses has a degree, and attention_mode is {cp.attention_mode}",
+            path="parallelism.cp.ulysses_degree",
+        )
+
+
+def _check_policy(stage: Stage) -> None:
+    policy, path = stage.parallelism.scheduler.policy, "parallelism.scheduler.policy"
+    if policy in LATER_POLICIES:
+        raise BadSetting(f"{policy} is not yet available; use one of {', '.join(POLICIES)}", path=path)
+    if policy not in POLICIES and "." not in policy:
+        raise BadSetting(
+            f"{policy!r} is not one of {', '.join(POLICIES)}, nor the dotted path of a class of your own",
+            path=path,
+        )
+    if not stage.family.migratable and policy != "static_cp":
+        raise BadSetting(f"the state of {stage.factory} cannot change lanes; use static_cp", path=path)
+
+
+def _check_widths(stage: Stage) -> None:
+    widths, world = stage.parallelism.scheduler.allowed_lane_widths, stage.parallelism.cp.world_size
+    path = "parallelism.scheduler.allowed_lane_widths"
+    if widths != tuple(sorted(set(widths))):
+        right = sorted(set(widths))
+        raise BadSetting(f"{list(widths)} must be sorted, each width once: {right}", path=path)
+    if widths[-1] > world:
+        raise BadSetting(f"{widths[-1]} is wider than the world of {world} ranks", path=path)
+
+
+def _check_requests(stage: Stage) -> None:
+    """The defaults and the sizes to measure are within the limits of the family."""
+    family, args = stage.family, stage.factory_args
+    found = {
+        "factory_args.default_height": limits.problem_with_side(family, args.default_height),
+        "factory_args.default_width": limits.problem_with_side(family, args.default_width),
+        "factory_args.num_steps": limits.problem_with_steps(family, args.num_steps),
+        "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
+    }
+    for index, size in enumerate(stage.parallelism.scheduler.warmup_resolutions):
+        path = f"parallelism.scheduler.warmup_resolutions[{index}]"
+        found[path] = next(filter(None, (limits.problem_with_side(family, side) for side in size)), None)
+    for path, problem in found.items():
+        if problem is not None:
+            raise BadSetting(problem, path=path)

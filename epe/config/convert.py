@@ -1,0 +1,109 @@
+"""Plain values to structs, with errors that name the path, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+from difflib import get_close_matches
+from typing import Literal, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
+
+from epe.errors import BadSetting
+
+T = TypeVar("T", bound=Struct)
+
+_NAMES = {
+    "`object`": "a mapping",
+    "`array`": "a list",
+    "`str`": "a text",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "true or false",
+    "`null`": "nothing",
+}
+
+
+def to_struct(value: object, struct: type[T]) -> T:
+    """Strict conversion; raises `BadSetting` with the dotted path of the first value that does not fit."""
+    try:
+        result = msgspec.convert(value, struct, strict=True)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), value, struct) from None
+    _check_finite(msgspec.to_builtins(result), path="")
+    return result
+
+
+def value_at(value: object, path: str) -> object:
+    """The plain value at a path such as `gpu[1]` or `parallelism.cp.world_size`; None where there is none."""
+    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        if index and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        elif key and isinstance(value, dict):
+            value = value.get(key)
+        else:
+            return None
+    return value
+
+
+def _explained(text: str, value: object, struct: type[Struct]) -> BadSetting:
+    message, _, place = text.partition(" - at `$")
+    path = place.rstrip("`").lstrip(".")
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", message)
+    if missing:
+        path = f"{path}.{missing[1]}" if path else missing[1]
+        return BadSetting("this key is missing", path=path)
+    given = value_at(value, path)
+    allowed = _choices(struct, path)
+    if allowed:
+        return BadSetting(f"{_shown(given)} is not one of {_listed(given, allowed)}", path=path)
+    return BadSetting(f"expected {_wanted(message)}, got {_shown(given)}", path=path)
+
+
+def _wanted(message: str) -> str:
+    """msgspec's expectation (such as "Expected `int` >= 3, got `str`") in plain words."""
+    wanted = message.removeprefix("Expected ").partition(", got ")[0]
+    for name, plain in _NAMES.items():
+        wanted = wanted.replace(name, plain)
+    return wanted.replace(" | ", " or ").replace("`", "")
+
+
+def _shown(given: object) -> str:
+    match given:
+        case None:
+            return "nothing"
+        case dict():
+            return "a mapping"
+        case list():
+            return f"a list of {len(given)}"
+        case bool():
+            return str(given).lower()
+        case _:
+            return repr(given)
+
+
+def _listed(given: object, allowed: tuple[object, ...]) -> str:
+    words = [str(each) for each in allowed]
+    near = get_close_matches(str(given), words, n=1)
+    return ", ".join(words) + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _choices(struct: type[Struct], path: str) -> tuple[object, ...]:
+    """The values that a `Literal` field allows; empty for other fields."""
+    here: object = struct
+    for key in path.split("."):
+        if not (isinstance(here, type) and issubclass(here, Struct)):
+            return ()
+        here = next((each.type for each in fields(here) if each.name == key), None)
+    return get_args(here) if get_origin(here) is Literal else ()
+
+
+def _check_finite(value: object, *, path: str) -> None:
+    match value:
+        case float() if not math.isfinite(value):
+            raise BadSetting(f"expected a finite number, got {value}", path=path)
+        case dict():
+            for key, inner in value.items():
+                _check_finite(inner, path=f"{path}.{key}" if path else str(key))

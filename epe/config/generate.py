@@ -1,0 +1,72 @@
+"""What one `epe generate` does, fully resolved: the flags' answer to the stage file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from epe.config.stage import Device, Dtype
+from epe.config.transport import Transport
+from epe.errors import BadSetting
+from epe.messages import OutputFormat, Request
+
+FORMATS = {
+    ".png": OutputFormat.PNG,
+    ".jpg": OutputFormat.JPEG,
+    ".jpeg": OutputFormat.JPEG,
+    ".webp": OutputFormat.WEBP,
+}
+
+FlagValue = str | int | float | bool
+
+
+class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One picture to draw and where it goes.
+
+    `cfg_parallel_degree` 2 runs the guidance branches each alone, 1 as one batch. `parallel_vae` and
+    `vae_parallel_halo` are what was asked for (None: not asked). `flags` are the flags that were given,
+    for the sidecar.
+    """
+
+    family: str
+    model_path: str
+    request: Request
+    output: str
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    cfg_parallel_degree: Literal[1, 2] = 1
+    tensor_parallel_degree: int = 1
+    transport: Transport = Transport()
+    parallel_vae: bool | None = None
+    vae_parallel_halo: int | None = None
+    flags: dict[str, FlagValue] = {}
+
+    @property
+    def sidecar(self) -> str:
+        """Where the facts about the picture go: `x.png` has them in `x.json`."""
+        return str(Path(self.output).with_suffix(".json"))
+
+
+def check_output(output: str, *, path: str) -> OutputFormat:
+    """The format of an output file; raises `BadSetting` at `path` where it could not be written later."""
+    target = Path(output)
+    if target.suffix.lower() not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise BadSetting(f"{output!r} does not end in one of {known}", path=path)
+    for file in (target, target.with_suffix(".json")):
+        if file.is_dir():
+            raise BadSetting(f"{file} is a folder; give the name of a file", path=path)
+    _check_folder(target.parent, path=path)
+    return FORMATS[target.suffix.lower()]
+
+
+def _check_folder(folder: Path, *, path: str) -> None:
+    """The folder can be written, or made below the first one that exists."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise BadSetting(f"the folder {folder} cannot be made, because {there} is a file", path=path)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadSetting(f"the folder {there} cannot be written", path=path)

@@ -1,0 +1,99 @@
+"""What a client asked for, to a `Request`: checked and completed here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+from uuid import uuid4
+
+from epe.config import limits
+from epe.errors import BadRequest
+from epe.families import Defaults, Family
+from epe.messages import OutputFormat, Request
+
+T = TypeVar("T")
+
+
+def resolve_request(
+    family: Family,
+    *,
+    prompt: str | None,
+    id: str | None = None,
+    negative_prompt: str | None = None,
+    height: int | None = None,
+    width: int | None = None,
+    num_frames: int | None = None,
+    num_steps: int | None = None,
+    guidance_scale: float | None = None,
+    seed: int | None = None,
+    max_sequence_length: int | None = None,
+    priority: int | None = None,
+    deadline_s: float | None = None,
+    on_deadline: Literal["continue", "expire"] | None = None,
+    output_format: OutputFormat | None = None,
+    output_compression: int | None = None,
+    defaults: Defaults | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Request:
+    """The request with every default filled in; None means not given.
+
+    `defaults` (a stage's `request_defaults`) go before the family's. `names` says what the client calls
+    a field, for the message and `param` of the `BadRequest` that a value outside the limits raises.
+    """
+    own = defaults or family.defaults
+    if prompt is None:
+        param = _name("prompt", names)
+        raise BadRequest(f"{param} is missing; an empty one is allowed", param=param)
+    request = Request(
+        id=uuid4().hex if id is None else id,
+        prompt=prompt,
+        negative_prompt=_or(negative_prompt, own.negative_prompt),
+        height=_or(height, own.height),
+        width=_or(width, own.width),
+        num_frames=_or(num_frames, own.num_frames),
+        num_steps=_or(num_steps, own.num_steps),
+        guidance_scale=float(_or(guidance_scale, own.guidance_scale)),
+        seed=_or(seed, own.seed),
+        max_sequence_length=_or(max_sequence_length, own.max_sequence_length),
+        priority=_or(priority, 0),
+        deadline_s=_or(deadline_s, own.deadline_s),
+        on_deadline=_or(on_deadline, "continue"),
+        output_format=_or(output_format, OutputFormat.PNG),
+        output_compression=_or(output_compression, 100),
+    )
+    _check(request, family, names=names)
+    if negative_prompt and request.num_conditions == 1:
+        param = _name("negative_prompt", names)
+        message = "has no effect without guidance; leave it out or give a guidance scale above 0"
+        raise BadRequest(f"{param} {message}", param=param)
+    return request
+
+
+def _check(request: Request, family: Family, *, names: Mapping[str, str] | None) -> None:
+    """Raises `BadRequest` for the first field that is outside the family's limits."""
+    problems = {
+        "prompt": limits.problem_with_text(request.prompt),
+        "negative_prompt": limits.problem_with_text(request.negative_prompt),
+        "height": limits.problem_with_side(family, request.height),
+        "width": limits.problem_with_side(family, request.width),
+        "num_frames": limits.problem_with_frames(family, request.num_frames),
+        "num_steps": limits.problem_with_steps(family, request.num_steps),
+        "guidance_scale": limits.problem_with_guidance(family, request.guidance_scale),
+        "seed": limits.problem_with_seed(request.seed),
+        "max_sequence_length": limits.problem_with_text_tokens(family, request.max_sequence_length),
+        "priority": limits.problem_with_priority(request.priority),
+        "deadline_s": limits.problem_with_deadline(request.deadline_s),
+        "output_compression": limits.problem_with_compression(request.output_compression),
+    }
+    for field, problem in problems.items():
+        if problem is not None:
+            param = _name(field, names)
+            raise BadRequest(f"{param} {problem}", param=param)
+
+
+def _name(field: str, names: Mapping[str, str] | None) -> str:
+    return (names or {}).get(field, field)
+
+
+def _or(given: T | None, default: T) -> T:
+    return default if given is None else given

@@ -1,0 +1,34 @@
+"""Picture sizes in the stage file: 512, "768x1344" (height x width) or [768, 1344]."""
+
+from __future__ import annotations
+
+import re
+
+from epe.config.keys import Tree, section
+from epe.errors import BadSetting
+
+PATH = "parallelism.scheduler.warmup_resolutions"
+
+
+def resolve_sizes(tree: Tree) -> None:
+    """Bring each warm-up resolution to [height, width], in place."""
+    scheduler = section(tree, "parallelism.scheduler")
+    given = scheduler.get("warmup_resolutions")
+    if isinstance(given, list):
+        scheduler["warmup_resolutions"] = [
+            parse_size(value, path=f"{PATH}[{index}]") for index, value in enumerate(given)
+        ]
+
+
+def parse_size(value: object, *, path: str) -> list[int]:
+    """[height, width] of one size; raises `BadSetting` at `path`."""
+    match value:
+        case bool():
+            pass
+        case int():
+            return [value, value]
+        case str() if found := re.fullmatch(r"(\d+)\s*[xX]\s*(\d+)", value.strip()):
+            return [int(found[1]), int(found[2])]
+        case [int() as height, int() as width]:
+            return [height, width]
+    raise BadSetting(f'expected a size such as 512, "768x1344" or [768, 1344], got {value!r}', path=path)

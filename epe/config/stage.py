@@ -1,0 +1,148 @@
+"""The stage file's structs: each field is a key, all of them documented in `docs/stage-file.md`.
+
+A `Stage` is complete: what the file leaves out has been filled in by `epe.config.load`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from epe.families import Defaults, Family, family
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+CpMethod = Literal["agkv", "ulysses"]
+CpBackend = Literal["auto", "nccl", "fast"]
+Milliseconds = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+# What `Stage` holds beside the keys of the file.
+DERIVED_FIELDS = ("unused",)
+
+
+class Cp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ranks that guidance and sequence parallelism share, and how they exchange tensors."""
+
+    world_size: Positive
+    attention_mode: CpMethod = "agkv"
+    ulysses_degree: Positive | None = None
+    ulysses_transport: CpBackend = "auto"
+    agkv_transport: CpBackend = "auto"
+
+
+class Vae(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How pictures are decoded."""
+
+    enabled: bool = True
+    degree: Positive | None = None
+    halo: Annotated[int, Meta(ge=0)] = 8
+
+
+class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the planner goes by. `warmup_resolutions` are (height, width) in pixels."""
+
+    policy: str = "elastic"
+    allowed_lane_widths: Annotated[tuple[Positive, ...], Meta(min_length=1)]
+    switch_allowed_until_step: Annotated[int, Meta(ge=0)] | None = None
+    pulse_steps: Positive = 1
+    pulse_ms: Positive = 50
+    balanced_k: bool = True
+    starvation_ms: Milliseconds = 30000
+    default_deadline_ms: Positive | None = None
+    deadline_guard_ms: Milliseconds = 3000
+    min_resize_gain_ms: Milliseconds = 0
+    resize_hysteresis_ms: Milliseconds = 0
+    resize_control_cost_ms: Milliseconds = 0
+    max_inflight_requests: Positive = 64
+    max_pending_requests: Positive = 256
+    max_batch: Positive = 1
+    admission: Literal["accept", "refuse"] = "accept"
+    warmup_resolutions: tuple[tuple[Positive, Positive], ...]
+    warmup_steps: Annotated[int, Meta(ge=3)] = 5
+    online_calibration: bool = True
+
+
+class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The family's own parallel axes, fixed while the service lives."""
+
+    cfg_parallel_degree: Literal[1, 2] = 1
+    tensor_parallel_degree: Positive = 1
+    expert_parallel_degree: Positive | None = None
+
+
+class Parallelism(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who works together, and how that is decided."""
+
+    cp: Cp
+    vae: Vae
+    scheduler: Scheduler
+    model: Model
+
+
+class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The checkpoint, and a request's values where the client gives none."""
+
+    model_path: str
+    num_steps: Positive = 20
+    sample_solver: Literal["flowmatch_euler"] = "flowmatch_euler"
+    default_width: Positive
+    default_height: Positive
+    guidance_scale: Annotated[float, Meta(ge=0)]
+
+
+class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where HTTP is served and how the service ends. Port 0 takes a free port."""
+
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 18200
+    advertise_host: str | None = None
+    drain_s: Annotated[float, Meta(ge=0)] = 60.0
+
+
+class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One service: a world of ranks with one model. `unused` names the given keys without effect, and why."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    process: Annotated[str, Meta(min_length=1)]
+    factory: str
+    gpu: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)]
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    numerics: Literal["exact", "fast"] = "exact"
+    terminal: bool = True
+    output_root: str = "outputs"
+    record_timeline: bool = False
+    postprocess_workers: Positive = 4
+    parallelism: Parallelism
+    factory_args: FactoryArgs
+    service: Service
+    unused: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        """The model family that the factory names."""
+        return family(self.factory)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of this stage."""
+        return len(self.gpu)
+
+    @property
+    def request_defaults(self) -> Defaults:
+        """A request's values where the client gives none."""
+        own = self.family.defaults
+        deadline_ms = self.parallelism.scheduler.default_deadline_ms
+        return Defaults(
+            height=self.factory_args.default_height,
+            width=self.factory_args.default_width,
+            num_steps=self.factory_args.num_steps,
+            guidance_scale=self.factory_args.guidance_scale,
+            seed=own.seed,
+            num_frames=own.num_frames,
+            negative_prompt=own.negative_prompt,
+            max_sequence_length=own.max_sequence_length,
+            deadline_s=None if deadline_ms is None else deadline_ms / 1e3,
+        )

@@ -1,0 +1,114 @@
+"""Which parallel attention, over which transport: flags, keys and environment brought to one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, get_args
+
+from msgspec import Struct
+
+from epe.config.stage import CpBackend, CpMethod
+from epe.errors import BadSetting
+
+ENVIRONMENT: dict[CpMethod, str] = {
+    "agkv": "EPE_AGKV_TRANSPORT",
+    "ulysses": "EPE_ULYSSES_TRANSPORT",
+}
+
+
+class Given(NamedTuple):
+    """A setting as the user gave it: its name (flag, key or variable) and its value, None if not given."""
+
+    name: str
+    value: str | None
+
+
+NOT_GIVEN = Given("", None)
+
+
+class Transport(Struct, frozen=True, kw_only=True):
+    """What was asked for. `auto` uses what is there: NCCL between GPUs, gloo between CPU ranks."""
+
+    method: CpMethod = "agkv"
+    backend: CpBackend = "auto"
+
+
+def resolve_transport(
+    *,
+    methods: tuple[Given, ...] = (),
+    backend: Given = NOT_GIVEN,
+    agkv: Given = NOT_GIVEN,
+    ulysses: Given = NOT_GIVEN,
+    env: Mapping[str, str],
+) -> Transport:
+    """One transport from everything that was given.
+
+    `methods` are all ways to name the method, `backend` names the transport of whatever method is chosen,
+    `agkv` and `ulysses` that of one method. What is explicit goes before the environment. Raises
+    `BadSetting` with both names where two of them disagree, and for what does not exist yet.
+    """
+    method, named = _method(methods)
+    by_method = {"agkv": agkv, "ulysses": ulysses}
+    for other, given in by_method.items():
+        if other != method and given.value not in (None, "auto"):
+            raise BadSetting(
+                f"{given.value} is for {other}, but the method is {method}{_by(named)}", path=given.name
+            )
+    chosen, source = _backend(method, (backend, by_method[method]), env)
+    if method == "ulysses":
+        raise BadSetting("the ulysses method is not yet available; use agkv", path=named.name)
+    if chosen == "fast":
+        raise BadSetting(
+            "fast needs NVLink peers and symmetric memory, which this build does not have yet; "
+            "use auto or nccl",
+            path=source,
+        )
+    return Transport(method=method, backend=chosen)
+
+
+def _method(methods: tuple[Given, ...]) -> tuple[CpMethod, Given]:
+    """The method, and what named it."""
+    given = [each for each in methods if each.value is not None]
+    for other in given[1:]:
+        if other.value != given[0].value:
+            raise BadSetting(
+                f"{other.value} contradicts {given[0].name} {given[0].value}; give one of them",
+                path=other.name,
+            )
+    for known in get_args(CpMethod):
+        if given and given[0].value == known:
+            return known, given[0]
+    if given:
+        raise BadSetting(f"{given[0].value!r} is not one of agkv, ulysses", path=given[0].name)
+    return "agkv", NOT_GIVEN
+
+
+def _backend(method: CpMethod, explicit: tuple[Given, ...], env: Mapping[str, str]) -> tuple[CpBackend, str]:
+    """The transport and the name of what chose it. Explicit `auto` yields to another explicit value,
+    but not to the environment."""
+    variables = {each: Given(name, env.get(name)) for each, name in ENVIRONMENT.items()}
+    checked = {each: _checked(given) for each, given in variables.items()}
+    given = [(each, value) for each in explicit if (value := _checked(each)) is not None]
+    firm = [(each, value) for each, value in given if value != "auto"]
+    if len({value for _, value in firm}) > 1:
+        (first, one), (second, other) = firm
+        raise BadSetting(f"{other} contradicts {first.name} {one}; give one of them", path=second.name)
+    if firm or given:
+        each, value = (firm or given)[0]
+        return value, each.name
+    from_env = checked[method]
+    return ("auto", "") if from_env is None else (from_env, variables[method].name)
+
+
+def _checked(given: Given) -> CpBackend | None:
+    for known in get_args(CpBackend):
+        if given.value == known:
+            found: CpBackend = known
+            return found
+    if given.value is not None:
+        raise BadSetting(f"{given.value!r} is not one of {', '.join(get_args(CpBackend))}", path=given.name)
+    return None
+
+
+def _by(named: Given) -> str:
+    return f" (by {named.name})" if named.name else " by default"

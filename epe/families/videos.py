@@ -1,0 +1,38 @@
+"""The families that draw videos: data alone."""
+
+from __future__ import annotations
+
+from epe.families.family import Defaults, Family, FrameRule
+
+WAN = Family(
+    name="wan",
+    title="Wan 2.1 T2V",
+    makes="video",
+    pipeline="WanPipeline",
+    available=False,
+    planned_axes=("tp", "cfg", "cp"),
+    side_multiple=16,
+    patch=16,
+    frames=FrameRule(base=1, step=4, latent_base=1, latent_step=1),
+    # The reference's four steps are kept as its default; a real video wants about 50.
+    defaults=Defaults(height=480, width=832, num_frames=17, num_steps=4, guidance_scale=6.0, seed=42),
+)
+
+MINIMAX_H3 = Family(
+    name="minimax-h3",
+    title="MiniMax-H3",
+    makes="video",
+    pipeline="MiniMaxH3ModularPipeline",
+    available=False,
+    planned_axes=("tp", "cp"),
+    side_multiple=32,
+    patch=32,
+    guidance=None,
+    max_side=1344,
+    latent_channels=24,
+    latent_scale=16,
+    # 5 to 15 seconds at 24 frames a second, in the VAE's groups of 17 frames.
+    frames=FrameRule(base=5, step=17, latent_base=2, latent_step=5),
+    # Distilled: one branch a step.
+    defaults=Defaults(height=768, width=1344, num_frames=124, num_steps=20, guidance_scale=0.0, seed=0),
+)

@@ -32,3 +32,12 @@ def row_bounds(num_rows: int, num_parts: int) -> tuple[tuple[int, int], ...]:
     """`(start, end)` of each part of `split_rows`."""
     ends = tuple(accumulate(split_rows(num_rows, num_parts)))
     return tuple(zip((0, *ends[:-1]), ends, strict=True))
+
+
+# With fewer rows than this a linear layer on a CPU uses another kernel, with other bits than the whole's.
+MIN_ROWS = 4
+
+
+def max_width(num_rows: int) -> int:
+    """The widest lane that leaves each rank at least `MIN_ROWS` rows of a stream of `num_rows` (at least 1)."""
+    return max(1, num_rows // MIN_ROWS)

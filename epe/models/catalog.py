@@ -1,0 +1,45 @@
+"""From a family's name to its code, loaded when it is asked for. The only place that knows names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from epe.errors import BadSetting
+from epe.families import family
+from epe.models.contract import Adapter
+
+_ROOMS = {"zimage": "epe.models.zimage"}
+
+
+def load_adapter(
+    name: str,
+    model_path: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    cfg_parallel_degree: int = 1,
+) -> Adapter:
+    """The adapter of family `name` on `device`, from a local checkpoint folder.
+
+    Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
+    """
+    adapter: Adapter = _part(name, "adapter").load(
+        model_path, device=device, dtype=dtype, cfg_parallel_degree=cfg_parallel_degree
+    )
+    return adapter
+
+
+def make_tiny(name: str, directory: Path, *, seed: int = 0) -> None:
+    """Write a small random-weight checkpoint of family `name`: the same seed writes the same bytes."""
+    _part(name, "tiny").make_tiny(directory, seed=seed)
+
+
+def _part(name: str, part: str) -> ModuleType:
+    family(name)
+    if name not in _ROOMS:
+        raise BadSetting(f"family {name!r} is not yet available; available are {', '.join(_ROOMS)}")
+    return import_module(f"{_ROOMS[name]}.{part}")

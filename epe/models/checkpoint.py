@@ -1,0 +1,91 @@
+"""Checkpoint folders in diffusers' format: checked and loaded, or one clear sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from diffusers import DiffusionPipeline
+from diffusers.utils import is_accelerate_available
+from diffusers.utils import logging as diffusers_logging
+from safetensors import SafetensorError
+from transformers.utils import logging as transformers_logging
+
+from epe.errors import BadSetting, StartFailed
+from epe.families import Family
+
+Pipeline = TypeVar("Pipeline", bound=DiffusionPipeline)
+
+
+def load_pipeline(
+    pipeline_type: type[Pipeline],
+    model_path: Path,
+    *,
+    family: Family,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Pipeline:
+    """The family's pipeline from a local folder, on `device`.
+
+    Raises `BadSetting` for a folder that is not there or holds another family, `StartFailed` for one that
+    cannot be read.
+    """
+    check_folder(model_path, family=family)
+    try:
+        with quiet_progress():
+            pipeline = pipeline_type.from_pretrained(
+                model_path,
+                dtype=dtype,
+                local_files_only=True,
+                low_cpu_mem_usage=is_accelerate_available(),
+            )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
+        raise StartFailed(
+            f"the checkpoint {model_path} cannot be loaded as {family.pipeline}: {_first_line(error)}"
+        ) from error
+    return pipeline.to(device)
+
+
+def check_folder(model_path: Path, *, family: Family) -> None:
+    """Raises `BadSetting` unless `model_path` is a checkpoint folder of `family`."""
+    index = model_path / "model_index.json"
+    if not model_path.is_dir():
+        raise BadSetting(
+            f"model folder {model_path} does not exist; expected the folder of a {family.title} checkpoint"
+        )
+    if not index.is_file():
+        raise BadSetting(
+            f"{model_path} holds no model_index.json; expected the folder of a {family.title} checkpoint"
+        )
+    try:
+        content = json.loads(index.read_bytes())
+    except ValueError as error:
+        raise BadSetting(f"{index} is not valid JSON: {error}") from error
+    found = content.get("_class_name") if isinstance(content, dict) else None
+    if found != family.pipeline:
+        raise BadSetting(
+            f"{index} names the pipeline {found}; family {family.name!r} needs {family.pipeline}"
+        )
+
+
+@contextmanager
+def quiet_progress() -> Iterator[None]:
+    """No progress bars of the libraries meanwhile: every rank loads, and one log tells about it."""
+    active = [
+        library for library in (diffusers_logging, transformers_logging) if library.is_progress_bar_enabled()
+    ]
+    for library in active:
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library in active:
+            library.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,196 @@
+"""Z-Image's tasks on diffusers' own components, with the bits of `ZImagePipeline`: encode, step, decode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline
+from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
+from diffusers.pipelines.z_image.pipeline_z_image import (
+    calculate_shift,
+    get_default_z_image_sigmas,
+    retrieve_timesteps,
+)
+
+from epe.errors import BadRequest
+from epe.families import family
+from epe.messages import Request, Split, Stage, StateHeader
+from epe.models.checkpoint import load_pipeline
+from epe.models.contract import State
+from epe.models.finite import require_finite
+from epe.models.zimage.plan import PLAN
+from epe.parallel import SequenceSharding, predict_apart, predict_together
+from epe.transport.exchange import Exchange
+
+LATENTS = "latents"
+# The guidance branches in the order of the batch; the second is there only with guidance.
+BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
+
+
+def load(
+    model_path: Path, *, device: torch.device, dtype: torch.dtype | None = None, cfg_parallel_degree: int = 1
+) -> ZImageAdapter:
+    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
+    if dtype is None:
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    pipeline = load_pipeline(ZImagePipeline, model_path, family=family("zimage"), device=device, dtype=dtype)
+    return ZImageAdapter(pipeline, device=device, cfg_parallel_degree=cfg_parallel_degree)
+
+
+class ZImageAdapter:
+    """Z-Image on one device. State: latents (1, channels, height/8, width/8) in fp32, and one tensor
+    (tokens, text width) for each guidance branch.
+
+    `cfg_parallel_degree` 1 runs both branches as one batch, as the pipeline does; 2 runs each alone.
+    """
+
+    def __init__(self, pipeline: ZImagePipeline, *, device: torch.device, cfg_parallel_degree: int) -> None:
+        if cfg_parallel_degree not in (1, 2):
+            raise ValueError(f"cfg_parallel_degree is {cfg_parallel_degree}; it is 1 or 2")
+        self.family = family("zimage")
+        self.pipeline = pipeline
+        self._device = device
+        self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN)
+        self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+
+    def encode(self, request: Request) -> State:
+        """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
+        guided = request.num_conditions == 2
+        allowed = min(request.max_sequence_length, self._max_caption)
+        self._check_length(request.prompt, param="prompt", allowed=allowed)
+        if guided:
+            self._check_length(request.negative_prompt, param="negative_prompt", allowed=allowed)
+        with torch.no_grad():
+            embeds, negative_embeds = self.pipeline.encode_prompt(
+                prompt=[request.prompt],
+                negative_prompt=[request.negative_prompt],
+                do_classifier_free_guidance=guided,
+                device=self._device,
+                max_sequence_length=request.max_sequence_length,
+            )
+        branches = dict(zip(BRANCHES, (*embeds, *negative_embeds), strict=False))
+        return State(request=request, step=0, tensors={LATENTS: self._noise(request), **branches})
+
+    def step(self, state: State, exchange: Exchange, split: Split) -> State:
+        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
+        request = state.request
+        if state.step >= request.num_steps:
+            raise ValueError(f"request {request.id} has only {request.num_steps} steps")
+        # A copy for this step alone: the schedulers' step index is state that requests must not share.
+        scheduler = copy.copy(self._schedule(request.num_steps, request.height, request.width))
+        scheduler.set_begin_index(state.step)
+        timestep = scheduler.timesteps[state.step]
+        forward = partial(self._predict, latents=state.tensors[LATENTS], timestep=timestep)
+        branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
+        with torch.inference_mode():
+            predictions = self._predict_branches(forward, branches, exchange=exchange, split=split)
+            velocity = -_guide(predictions, scale=request.guidance_scale)
+        with torch.no_grad():
+            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
+        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+
+    def decode(self, state: State) -> np.ndarray:
+        """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
+        vae = self.pipeline.vae
+        with torch.inference_mode():
+            latents = state.tensors[LATENTS].to(vae.dtype)
+            latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
+            image = vae.decode(latents, return_dict=False)[0]
+            require_finite(image, name="the decoded picture", stage=Stage.DECODE)
+            image = self.pipeline.image_processor.postprocess(image, output_type="pt")
+            # Rounded as the PIL path does, but on the device: a quarter of the bytes crosses to the host.
+            pixels = image.permute(0, 2, 3, 1).float().mul(255).round().to(torch.uint8)
+            return pixels.contiguous().cpu().numpy()
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        """The state as named tensors in host memory."""
+        names = tuple(state.tensors)
+        header = StateHeader(request_id=state.request.id, step=state.step, names=names)
+        return header, tuple(state.tensors[name].to("cpu").contiguous() for name in names)
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
+        """The state on this rank's device, with the bits that were exported."""
+        if header.request_id != request.id:
+            raise ValueError(f"the state of request {header.request_id} is not that of {request.id}")
+        named = zip(header.names, tensors, strict=True)
+        return State(
+            request=request,
+            step=header.step,
+            tensors={name: tensor.to(self._device) for name, tensor in named},
+        )
+
+    def _check_length(self, text: str, *, param: str, allowed: int) -> None:
+        """The pipeline would cut a longer prompt without a word."""
+        tokenizer = self.pipeline.tokenizer
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=True,
+        )
+        given = len(tokenizer(chat).input_ids)
+        if given > allowed:
+            message = f"{param} has {given} tokens with its chat template; at most {allowed} are allowed"
+            raise BadRequest(message, param=param)
+
+    @property
+    def _max_caption(self) -> int:
+        """Tokens that the rotary table covers: captions are padded, start at 1, the picture comes after."""
+        return (self.pipeline.transformer.config.axes_lens[0] - 2) // SEQ_MULTI_OF * SEQ_MULTI_OF
+
+    def _noise(self, request: Request) -> torch.Tensor:
+        """Drawn on the CPU, so that a seed means the same picture on every device."""
+        return self.pipeline.prepare_latents(
+            1,
+            self.pipeline.transformer.in_channels,
+            request.height,
+            request.width,
+            torch.float32,
+            self._device,
+            torch.Generator("cpu").manual_seed(request.seed),
+        )
+
+    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
+        """A scheduler set for a request's steps; only copies of it take a step."""
+        scheduler = type(self.pipeline.scheduler).from_config(self.pipeline.scheduler.config)
+        config = scheduler.config
+        mu = calculate_shift(
+            self.family.num_tokens(height=height, width=width),
+            config.get("base_image_seq_len", 256),
+            config.get("max_image_seq_len", 4096),
+            config.get("base_shift", 0.5),
+            config.get("max_shift", 1.15),
+        )
+        sigmas = get_default_z_image_sigmas(num_steps)
+        retrieve_timesteps(scheduler, num_steps, self._device, sigmas=sigmas, mu=mu)
+        return scheduler
+
+    def _predict(
+        self,
+        branches: Sequence[torch.Tensor],
+        exchange: Exchange,
+        *,
+        latents: torch.Tensor,
+        timestep: torch.Tensor,
+    ) -> list[torch.Tensor]:
+        """One (channels, 1, height, width) prediction for each branch, as one batch over the lane."""
+        transformer = self.pipeline.transformer
+        inputs = latents.to(transformer.dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
+        time = ((1000 - timestep.expand(1)) / 1000).repeat(len(branches))
+        with self._sharding.over(exchange):
+            return transformer(list(inputs.unbind(dim=0)), time, list(branches), return_dict=False)[0]
+
+
+def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
+    """(1, channels, height, width) in fp32, led away from the second branch (Ho and Salimans, 2022)."""
+    positive = predictions[0].float()
+    if len(predictions) == 1:
+        return positive.transpose(0, 1)
+    negative = predictions[1].float()
+    return (positive + scale * (positive - negative)).transpose(0, 1)

@@ -1,0 +1,82 @@
+"""Where a model is sharded, as data: each family brings one `ShardPlan`.
+
+The mechanism is `sequence.SequenceSharding`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from epe.errors import StartFailed
+
+
+@dataclass(frozen=True, slots=True)
+class InputSplit:
+    """Each rank keeps its rows of `argument` (along `dim`) when a module at `modules` is called.
+
+    The first split of a forward pass opens a stream; the splits that follow must have as many rows.
+    """
+
+    modules: str
+    argument: str
+    dim: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGather:
+    """All rows of the output of a module at `modules` come together again, which closes the stream."""
+
+    modules: str
+    dim: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """The places of one model: inputs split by rows, outputs gathered, attention that sees all rows.
+
+    Paths are dotted; `*` means every child, a negative number counts from the end.
+    """
+
+    splits: tuple[InputSplit, ...]
+    gathers: tuple[OutputGather, ...]
+    attention: tuple[str, ...]
+
+
+def find_modules(model: nn.Module, path: str) -> tuple[nn.Module, ...]:
+    """The modules of `model` at `path`; raises `StartFailed` when there is none."""
+    found = tuple(_walk(model, path.split(".")))
+    if not found:
+        raise StartFailed(
+            f"{type(model).__name__} has no module at {path!r}; this diffusers does not fit the plan"
+        )
+    return found
+
+
+def _walk(module: nn.Module, steps: list[str]) -> Iterator[nn.Module]:
+    if not steps:
+        yield module
+        return
+    children = dict(module.named_children())
+    match steps[0]:
+        case "*":
+            chosen = list(children.values())
+        case index if index.startswith("-"):
+            chosen = list(children.values())[int(index) :][:1]
+        case name:
+            chosen = [children[name]] if name in children else []
+    for child in chosen:
+        yield from _walk(child, steps[1:])
+
+
+def argument_index(module: nn.Module, argument: str) -> int:
+    """The position of `argument` in the module's forward; raises `StartFailed` when it has none."""
+    names = tuple(inspect.signature(module.forward).parameters)
+    if argument not in names:
+        raise StartFailed(
+            f"{type(module).__name__}.forward has no argument {argument!r}; it has {', '.join(names)}"
+        )
+    return names.index(argument)

@@ -1,0 +1,80 @@
+"""The one place where we reach into diffusers: processors that call another `dispatch_attention_fn`.
+
+Nothing global changes, and no processor's code is written again.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import diffusers
+import torch
+from diffusers.models.attention_dispatch import dispatch_attention_fn
+from torch import nn
+
+from epe.errors import StartFailed
+
+Attend = Callable[..., torch.Tensor]
+
+_NAME = "dispatch_attention_fn"
+_SERIES = "0.42."
+_PARAMETERS = (
+    "query",
+    "key",
+    "value",
+    "attn_mask",
+    "dropout_p",
+    "is_causal",
+    "scale",
+    "enable_gqa",
+    "attention_kwargs",
+    "backend",
+    "parallel_config",
+)
+
+
+def check_seam() -> None:
+    """Raises `StartFailed` unless this diffusers has the attention seam that we rely on."""
+    if not diffusers.__version__.startswith(_SERIES):
+        raise StartFailed(f"diffusers {diffusers.__version__} is installed; {_SERIES}x is needed")
+    found = tuple(inspect.signature(dispatch_attention_fn).parameters)
+    if found != _PARAMETERS:
+        raise StartFailed(
+            f"diffusers' {_NAME} takes ({', '.join(found)}); expected ({', '.join(_PARAMETERS)})"
+        )
+
+
+def redirect_attention(module: nn.Module, attend: Attend) -> None:
+    """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`.
+
+    The processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a
+    namespace in which that one name means `attend`. Signature, attributes and numerics stay.
+    """
+    processor = getattr(module, "processor", None)
+    if processor is None:
+        raise StartFailed(f"{type(module).__name__} has no attention processor")
+    redirected = copy.copy(processor)
+    redirected.__class__ = _subclass(type(processor), attend)
+    module.processor = redirected
+
+
+def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
+    call = processor_type.__call__
+    known = getattr(call, "__globals__", {}).get(_NAME)
+    if (
+        not isinstance(call, FunctionType)
+        or _NAME not in call.__code__.co_names
+        or known is not dispatch_attention_fn
+    ):
+        raise StartFailed(
+            f"{processor_type.__name__} does not call diffusers' {_NAME}; it cannot be shared by a lane"
+        )
+    bound = FunctionType(
+        call.__code__, {**call.__globals__, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
+    )
+    bound.__kwdefaults__ = call.__kwdefaults__
+    return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": bound})

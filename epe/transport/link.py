@@ -25,7 +25,11 @@ class Receiver(Protocol):
         """Put a message (or `Parcel`) from another node into a local mailbox."""
 
     async def answer(self, target: str, sender: str, message: Any) -> Any:
-        """Put an ask from another node into a local mailbox and wait for its answer."""
+        """Put an ask from another node into a local mailbox and wait for its answer, without a time limit.
+
+        The ask is in the mailbox when the call returns the coroutine, so that it keeps its place
+        among messages. The coroutine raises the `EpeError` that the asker is to see.
+        """
 
     def node_down(self, node: str, reason: str) -> None:
         """A node is gone; everybody who linked to one of its actors hears of it."""
@@ -42,7 +46,7 @@ class Link(Protocol):
         """The name of this node."""
 
     def send(self, target: str, sender: str, message: Any) -> None:
-        """Send without an answer."""
+        """Send without an answer; raises `Gone` if the node is known to be gone."""
 
     async def ask(self, target: str, sender: str, message: Any, timeout_s: float) -> Any:
         """Send and wait for the answer; raises `Gone` if the far end is, `TimeoutError` when it is late."""

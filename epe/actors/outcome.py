@@ -5,6 +5,7 @@ from __future__ import annotations
 from epe.errors import (
     BadRequest,
     EpeError,
+    Expired,
     Gone,
     NonFinite,
     OutOfMemory,
@@ -43,8 +44,10 @@ def error_of(failure: Failure) -> EpeError:
             return NonFinite(failure.message + where, stage=stage, step=failure.step)
         case FailureKind.OUT_OF_MEMORY:
             return OutOfMemory(failure.message + where, stage=stage, step=failure.step)
-        case FailureKind.CANCELLED | FailureKind.EXPIRED:
+        case FailureKind.CANCELLED:
             return Gone(failure.message)
+        case FailureKind.EXPIRED:
+            return Expired(failure.message + where, stage=stage, step=failure.step)
         case FailureKind.SHUTDOWN:
             return StartFailed(failure.message)
         case _:

@@ -22,6 +22,7 @@ from epe.errors import (
     OutOfMemory,
     Overloaded,
     Refused,
+    StartFailed,
     TaskFailed,
     UnknownModel,
 )
@@ -94,6 +95,8 @@ def judge(error: EpeError, phase: str) -> Verdict:
             return Verdict(429, "overloaded", retry=True, retry_after_s=_RETRY_SOON_S)
         case Gone():
             return Verdict(503, "gone", retry=True, retry_after_s=_RETRY_SOON_S)
+        case StartFailed():
+            return Verdict(503, "unavailable", retry=True, retry_after_s=_RETRY_NOT_READY_S)
         case Expired():
             return Verdict(504, "deadline_missed")
         case NonFinite():

@@ -10,13 +10,13 @@ from uuid import uuid4
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from epe.errors import EpeError, Refused
+from epe.errors import EpeError, Gone, Refused
 from epe.families import Defaults, Family
 from epe.server.answers import answer, answer_crash, answer_http
 from epe.server.engine import Engine
 from epe.server.health import get_health, get_model, inspect, list_models
 from epe.server.images import create_images
-from epe.server.service import SERVICE, Service
+from epe.server.service import REQUEST_ID, SERVICE, Service
 from epe.telemetry.log import get_logger
 
 # A prompt and its fields: pictures do not travel towards the server.
@@ -68,7 +68,7 @@ async def serve(app: web.Application, sock: socket.socket, *, end_within_s: floa
 @web.middleware
 async def _border(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Names the request, and makes an answer of all that is raised, except that the client has left."""
-    request["request_id"] = _request_id(request)
+    request[REQUEST_ID] = _request_id(request)
     start_s = time.monotonic()
     status = 0
     try:
@@ -86,13 +86,15 @@ async def _answered(http: web.Request, handler: Handler) -> web.StreamResponse:
         engine = http.app[SERVICE].engine
         phase = (await inspect(engine)).phase if isinstance(error, Refused) else "running"
         return answer(error, phase=phase)
+    except TimeoutError:
+        return answer(Gone("the planner has not answered in time; send the request again"))
     except web.HTTPException as error:
         return answer_http(error)
     except ConnectionError:
         raise
     except Exception:
-        _log.exception("http.crashed", request_id=http["request_id"], path=http.path)
-        return answer_crash(http["request_id"])
+        _log.exception("http.crashed", request_id=http[REQUEST_ID], path=http.path)
+        return answer_crash(http[REQUEST_ID])
 
 
 def _report(http: web.Request, *, status: int, seconds: float) -> None:
@@ -100,7 +102,7 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
     log = _log.debug if http.path == "/health" else _log.info
     log(
         "http.answered" if status else "client.left",
-        request_id=http["request_id"],
+        request_id=http[REQUEST_ID],
         method=http.method,
         path=http.path,
         status=status,
@@ -109,9 +111,9 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
 
 
 async def _sign(http: web.Request, response: web.StreamResponse) -> None:
-    response.headers["x-request-id"] = http.get("request_id", "")
+    response.headers["x-request-id"] = http.get(REQUEST_ID, "")
 
 
 def _request_id(http: web.Request) -> str:
     given = http.headers.get("x-request-id", "")
-    return given if _GIVEN_ID.fullmatch(given) else f"req-{uuid4().hex}"
+    return given if _GIVEN_ID.fullmatch(given) else f"req-{uuid4().hex[:16]}"

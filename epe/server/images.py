@@ -17,7 +17,7 @@ from epe.messages import OutputFormat, Request
 from epe.server.body import decode_body
 from epe.server.drawing import draw
 from epe.server.reply import describe, send_pictures
-from epe.server.service import SERVICE, Service
+from epe.server.service import REQUEST_ID, SERVICE, Service
 
 _NAMES = {"num_steps": "num_inference_steps", "deadline_s": "deadline_ms"}
 _NAMES_OF_SIZE = _NAMES | {"height": "size", "width": "size"}
@@ -62,7 +62,7 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     body = decode_body(await http.read(), ImageBody)
     service.check_model(body.model)
     # Clients and proxies send an id twice; what works on a request must never meet another of its name.
-    requests = to_requests(body, service, request_id=f"{http['request_id']}-{uuid4().hex[:8]}")
+    requests = to_requests(body, service, request_id=f"{http[REQUEST_ID]}-{uuid4().hex[:8]}")
     pictures = await draw(service.engine, requests)
     return await send_pictures(http, describe(pictures, warnings=warnings_of(body)), pictures)
 

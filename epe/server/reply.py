@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from epe.messages import LaneVisit
 from epe.server.drawing import Picture
+from epe.server.service import REQUEST_ID
 from epe.telemetry.log import get_logger
 
 # A client that takes no piece for this long is let go: nobody keeps finished pictures in memory for ever.
@@ -104,15 +105,15 @@ async def send_pictures(
     frame = msgspec.json.encode(reply).split(_EMPTY_PICTURE)
     files = [each.file for each in pictures]
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.content_length = _num_bytes(frame, files)
+    response.content_length = num_bytes_of(frame, files)
     await response.prepare(http)
     try:
-        for piece in _pieces(frame, files):
+        for piece in pieces_of(frame, files):
             async with asyncio.timeout(STALLED_S):
                 await response.write(piece)
             await asyncio.sleep(0)
     except TimeoutError:
-        _log.warning("client.stalled", request_id=http["request_id"], stalled_s=STALLED_S)
+        _log.warning("client.stalled", request_id=http[REQUEST_ID], stalled_s=STALLED_S)
         if http.transport is not None:
             http.transport.abort()
         return response
@@ -120,7 +121,8 @@ async def send_pictures(
     return response
 
 
-def _pieces(frame: Sequence[bytes], files: Sequence[bytes]) -> Iterator[bytes]:
+def pieces_of(frame: Sequence[bytes], files: Sequence[bytes]) -> Iterator[bytes]:
+    """The body: between two parts of the frame stands the base64 of a file, cut into pieces of 256 KiB."""
     yield frame[0]
     for file, after in zip(files, frame[1:], strict=True):
         yield b'"b64_json":"'
@@ -129,6 +131,7 @@ def _pieces(frame: Sequence[bytes], files: Sequence[bytes]) -> Iterator[bytes]:
         yield b'"' + after
 
 
-def _num_bytes(frame: Sequence[bytes], files: Sequence[bytes]) -> int:
+def num_bytes_of(frame: Sequence[bytes], files: Sequence[bytes]) -> int:
+    """The length of the body, known before any of it is made."""
     base64_bytes = sum(-(-len(file) // 3) * 4 for file in files)
     return sum(map(len, frame)) + len(files) * len(_EMPTY_PICTURE) + base64_bytes

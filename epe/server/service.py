@@ -34,3 +34,5 @@ class Service:
 
 
 SERVICE = web.AppKey("service", Service)
+# The name of one HTTP request: that of `x-request-id` where the client gave a good one.
+REQUEST_ID = web.RequestKey("request_id", str)

@@ -1,0 +1,121 @@
+"""An engine in memory: it draws one grey value, and does what a test tells it on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from epe.errors import EpeError, Gone
+from epe.media import encode_image, media_type
+from epe.messages import Accepted, Account, LaneVisit, RankStatus, Request, Stage, Status
+
+RUNNING = Status(
+    phase="running",
+    ranks=(RankStatus(rank=0, state="idle", device="cpu"), RankStatus(rank=1, state="busy", device="cpu")),
+    num_waiting=0,
+    num_running=1,
+    num_finished=7,
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    media_type: str
+    data: bytes | None
+    account: Account
+    pixels: NDArray[np.uint8] | None = None
+
+
+class StandInHandle:
+    def __init__(self, engine: StandIn, request: Request, order: int) -> None:
+        self.engine = engine
+        self.request = request
+        self.order = order
+        self.request_id = request.id
+        self.accepted = Accepted(request_id=request.id, predicted_s=2.5, late=request.deadline_s == 0.001)
+
+    async def result(self) -> Drawn:
+        engine = self.engine
+        engine.num_running += 1
+        engine.most_running = max(engine.most_running, engine.num_running)
+        try:
+            await (engine.never if self.request.seed in engine.held else engine.gate).wait()
+        finally:
+            engine.num_running -= 1
+        if (failure := engine.failures.get(self.request.seed)) is not None:
+            raise failure
+        request = self.request
+        data = await asyncio.to_thread(
+            encode_image,
+            engine.paint(request),
+            format=request.output_format,
+            compression=request.output_compression,
+        )
+        account = account_of(request.id, order=self.order)
+        return Drawn(media_type(request.output_format), data, account)
+
+    def cancel(self) -> None:
+        self.engine.cancelled.append(self.request_id)
+
+
+def account_of(request_id: str, *, order: int) -> Account:
+    visit = LaneVisit(stage=Stage.DENOISE, ranks=(0, 1), first_step=0, num_steps=4, start_s=0.5, end_s=1.5)
+    return Account(
+        request_id=request_id,
+        queue_s=0.25,
+        denoise_s=1.0,
+        total_s=2.0 + order,
+        num_migrations=1,
+        visits=(visit,),
+    )
+
+
+@dataclass
+class StandIn:
+    """Results wait for `gate`, those of the seeds in `held` for ever; those in `failures` fail."""
+
+    status_now: Status = RUNNING
+    silent: bool = False
+    refusal: EpeError | None = None
+    failures: dict[int, Exception] = field(default_factory=dict)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    held: set[int] = field(default_factory=set)
+    never: asyncio.Event = field(default_factory=asyncio.Event)
+    submitted: list[Request] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    noisy: bool = False
+    num_running: int = 0
+    most_running: int = 0
+
+    async def submit(self, request: Request) -> StandInHandle:
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        self.submitted.append(request)
+        return StandInHandle(self, request, order=len(self.submitted))
+
+    async def status(self) -> Status:
+        if self.silent:
+            raise Gone("the planner is gone")
+        return self.status_now
+
+    def paint(self, request: Request) -> NDArray[np.uint8]:
+        shape = (request.height, request.width, 3)
+        if self.noisy:
+            return np.random.default_rng(request.seed).integers(0, 256, shape, dtype=np.uint8)
+        return np.full(shape, request.seed % 256, dtype=np.uint8)
+
+    def is_in(self, phase: str, *, reason: str = "") -> None:
+        self.status_now = msgspec.structs.replace(self.status_now, phase=phase, reason=reason)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the engine has come to a state; a test that waits in vain fails."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  a state of several fields has no event
+            await asyncio.sleep(0.005)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from epe.messages import Stage
+from epe.telemetry.log import configure, get_logger
+
+early = get_logger("early")
+
+
+@pytest.fixture(autouse=True)
+def _own_settings() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return [json.loads(line) for line in err.splitlines()]
+
+
+def test_a_line_is_one_json_object_with_event_room_level_and_values(capsys):
+    configure(json=True)
+    get_logger("planning").info("request.admitted", request_id="a", predicted_s=1.5, ranks=(0, 1))
+    (line,) = lines_of(capsys)
+    assert line.pop("timestamp")
+    assert line == {
+        "event": "request.admitted",
+        "level": "info",
+        "room": "planning",
+        "request_id": "a",
+        "predicted_s": 1.5,
+        "ranks": [0, 1],
+    }
+
+
+def test_a_stream_that_is_no_terminal_gets_json(capsys):
+    configure()
+    get_logger("server").info("service.started")
+    assert lines_of(capsys)[0]["event"] == "service.started"
+
+
+def test_people_get_a_readable_line(capsys):
+    configure(json=False)
+    get_logger("server").info("service.started", port=18200)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "service.started" in err
+    assert "port=18200" in err
+
+
+def test_a_logger_made_before_the_settings_follows_them(capsys):
+    configure(json=True)
+    early.warning("rank.lost", rank=3)
+    assert lines_of(capsys)[0]["rank"] == 3
+
+
+def test_lines_below_the_level_are_left_out(capsys):
+    configure(json=True, level="warning")
+    log = get_logger("server")
+    log.info("request.admitted")
+    log.warning("rank.lost")
+    assert [line["event"] for line in lines_of(capsys)] == ["rank.lost"]
+
+
+def test_every_line_names_its_node(capsys):
+    configure(json=True, node="r2")
+    early.info("lease.begun")
+    assert lines_of(capsys)[0]["node"] == "r2"
+
+
+def test_values_that_json_does_not_know_do_not_break_the_line(capsys):
+    configure(json=True)
+    get_logger("server").info("thing.happened", stage=Stage.DECODE, thing=object, text="a\nb")
+    (line,) = lines_of(capsys)
+    assert (line["stage"], line["text"]) == ("decode", "a\nb")
+    assert "object" in str(line["thing"])
+
+
+def test_a_traceback_carries_no_local_variables(capsys):
+    configure(json=True)
+    secret = "a prompt " * 2
+
+    def fail(prompt: str) -> None:
+        raise ValueError("no")
+
+    try:
+        fail(secret)
+    except ValueError:
+        get_logger("server").exception("http.crashed")
+    (line,) = lines_of(capsys)
+    assert "ValueError: no" in str(line["exception"])
+    assert secret not in json.dumps(line)

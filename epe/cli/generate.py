@@ -14,15 +14,26 @@ from epe.config.request import resolve_request
 from epe.config.transport import Given, Transport, resolve_transport
 from epe.errors import BadSetting
 from epe.families import FAMILIES, Family, available_family, family
+from epe.launch.environment import read_placement
 from epe.messages import OutputFormat, Request
 
 
 def run(argv: Sequence[str]) -> int:
     options = build_options(argv)
+    place = read_placement(os.environ)
 
-    from epe.runtime.generate import run_generate
+    from epe.runtime.generate import Meeting, run_generate
 
-    run_generate(options)
+    meeting = Meeting(
+        rank=place.rank,
+        world_size=place.world_size,
+        local_rank=place.local_rank,
+        store_host=place.master_addr,
+        store_port=place.master_port,
+        launcher_hosts_store=place.agent_hosts_store,
+        attempt=place.attempt,
+    )
+    run_generate(options, meeting)
     return 0
 
 

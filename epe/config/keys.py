@@ -140,5 +140,5 @@ def _is_later(path: str) -> bool:
 
 
 def _suggestion(key: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(key, known, n=1, cutoff=0.5)
+    near = get_close_matches(key, known, n=1)
     return f"did you mean {near[0]}?" if near else f"known here are {', '.join(known)}"

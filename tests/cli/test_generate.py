@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epe.cli.generate import build_options
+from epe.cli.main import run
+from epe.config.generate import GenerateOptions
+from epe.errors import BadInput, BadRequest, BadSetting
+from epe.messages import OutputFormat
+
+NO_ENV: dict[str, str] = {}
+
+
+def test_the_least_command_line_gets_the_family_defaults(base):
+    options = build_options(base, env=NO_ENV)
+    request = options.request
+    assert (request.height, request.width, request.num_steps) == (1024, 1024, 50)
+    assert (request.guidance_scale, request.seed) == (5.0, 7)
+    assert (options.device, options.dtype) == ("auto", "auto")
+    assert options.cfg_parallel_degree == 2
+    assert options.parallel_vae is None
+    assert options.sidecar.endswith("/out/x.json")
+    assert options.flags == {
+        "model": "zimage",
+        "model_path": base[3],
+        "prompt": "a cube",
+        "output": base[7],
+    }
+
+
+def test_options_travel_as_data(base):
+    options = build_options([*base, "--steps", "4", "--no-cfg-parallel"], env=NO_ENV)
+    assert msgspec.json.decode(msgspec.json.encode(options), type=GenerateOptions) == options
+
+
+def test_every_flag_arrives(base):
+    flags = "--height 256 --width 512 --steps 4 --seed 0 --guidance-scale 0 --device cpu --dtype float32"
+    more = "--no-cfg-parallel --local-files-only --no-parallel-vae --vae-parallel-halo 4 --cp-backend nccl"
+    options = build_options([*base, *flags.split(), *more.split()], env=NO_ENV)
+    request = options.request
+    assert (request.height, request.width, request.num_steps, request.seed) == (256, 512, 4, 0)
+    assert request.guidance_scale == 0.0
+    assert (options.device, options.dtype) == ("cpu", "float32")
+    assert options.cfg_parallel_degree == 1
+    assert options.parallel_vae is False
+    assert options.vae_parallel_halo == 4
+    assert options.transport.backend == "nccl"
+    assert options.flags["cfg_parallel"] is False
+    assert options.flags["local_files_only"] is True
+
+
+def test_a_negative_prompt_arrives(base):
+    assert build_options([*base, "--negative-prompt", "blur"], env=NO_ENV).request.negative_prompt == "blur"
+
+
+def test_an_empty_prompt_is_legal(base):
+    assert build_options([*base, "--prompt", ""], env=NO_ENV).request.prompt == ""
+
+
+def test_the_environment_chooses_the_transport_below_the_flags(base):
+    env = {"EPE_AGKV_TRANSPORT": "nccl"}
+    assert build_options(base, env=env).transport.backend == "nccl"
+    assert build_options([*base, "--agkv-transport", "auto"], env=env).transport.backend == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format"),
+    [
+        ("x.png", OutputFormat.PNG),
+        ("x.JPG", OutputFormat.JPEG),
+        ("a.b.jpeg", OutputFormat.JPEG),
+        ("x.webp", OutputFormat.WEBP),
+    ],
+)
+def test_the_name_of_the_output_says_its_format(base, tmp_path, name, file_format):
+    options = build_options([*base, "--output", str(tmp_path / name)], env=NO_ENV)
+    assert options.request.output_format is file_format
+    assert Path(options.sidecar).name == f"{name.rpartition('.')[0]}.json"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--height 1000", "--height 1000 is not a multiple of 16; nearest are 992 and 1008"),
+        ("--width 99999", "--width 99999 is not from 64 to 4096"),
+        ("--steps 0", "--steps 0 is not from 1 to 1000"),
+        ("--seed -1", "--seed -1 is not from 0"),
+        ("--guidance-scale nan", "--guidance-scale nan is not a number"),
+        ("--guidance-scale 0 --negative-prompt blur", "--negative-prompt has no effect without guidance"),
+    ],
+)
+def test_a_request_outside_the_limits_is_named_by_its_flag(base, flags, words):
+    with pytest.raises(BadRequest) as caught:
+        build_options([*base, *flags.split()], env=NO_ENV)
+    assert str(caught.value).startswith(words)
+    assert caught.value.param in flags
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--steps 2.5", "--steps: '2.5' is not a whole number"),
+        ("--guidance-scale much", "--guidance-scale: 'much' is not a number"),
+        ("--heigth 512", "--heigth is not known; did you mean --height?"),
+        ("--heig 512", "--heig is not known; did you mean --height?"),
+        ("--dtype bf16", "--dtype: invalid choice: 'bf16'"),
+        ("--true-cfg-scale 4", "--true-cfg-scale is not known"),
+        ("--frames 17", "--frames is not known"),
+        ("--height", "--height: expected one argument"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence(base, flags, words):
+    with pytest.raises(BadInput) as caught:
+        build_options([*base, *flags.split()], env=NO_ENV)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "words"),
+    [
+        ("--tensor-parallel-degree 2", "--tensor-parallel-degree", "not yet available"),
+        ("--tensor-parallel-degree 0", "--tensor-parallel-degree", "0 is not 1 or more"),
+        ("--parallel-vae", "--parallel-vae", "not yet available"),
+        ("--vae-parallel-halo -1", "--vae-parallel-halo", "-1 is not 0 or more"),
+        ("--cp-method ulysses", "--cp-method", "not yet available"),
+        ("--cp-backend fast", "--cp-backend", "NVLink peers and symmetric memory"),
+        ("--agkv-transport fast", "--agkv-transport", "NVLink peers and symmetric memory"),
+        ("--ulysses-transport nccl", "--ulysses-transport", "the method is agkv by default"),
+        ("--cp-method agkv --attention-mode ulysses", "--attention-mode", "--cp-method agkv"),
+        ("--model flux1", "--model", "'flux1' is not yet available"),
+        ("--model zimag", "--model", "did you mean zimage?"),
+        ("--output x.gif", "--output", "does not end in one of .png, .jpg, .jpeg, .webp"),
+        ("--output x", "--output", "does not end in"),
+        ("--model-path /nowhere/at/all", "--model-path", "there is no folder /nowhere/at/all"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named_by_its_flag(base, flags, path, words):
+    with pytest.raises(BadSetting) as caught:
+        build_options([*base, *flags.split()], env=NO_ENV)
+    assert caught.value.path == path
+    assert words in str(caught.value)
+
+
+def test_one_tensor_parallel_rank_is_right(base):
+    assert build_options([*base, "--tensor-parallel-degree", "1"], env=NO_ENV).tensor_parallel_degree == 1
+
+
+@pytest.mark.parametrize("flag", ["--model", "--model-path", "--output"])
+def test_a_flag_that_is_missing_is_named(base, flag):
+    at = base.index(flag)
+    with pytest.raises(BadSetting, match="must be given") as caught:
+        build_options(base[:at] + base[at + 2 :], env=NO_ENV)
+    assert caught.value.path == flag
+
+
+def test_a_missing_prompt_is_named(base):
+    at = base.index("--prompt")
+    with pytest.raises(BadRequest, match="--prompt is missing; an empty one is allowed"):
+        build_options(base[:at] + base[at + 2 :], env=NO_ENV)
+
+
+def test_an_output_below_a_file_is_refused(base, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadSetting, match=r"cannot be made, because .*file is a file"):
+        build_options([*base, "--output", str(tmp_path / "file" / "x.png")], env=NO_ENV)
+
+
+def test_an_output_that_is_a_folder_is_refused(base, tmp_path):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(BadSetting, match=r"x\.json is a folder"):
+        build_options([*base, "--output", str(tmp_path / "x.png")], env=NO_ENV)
+
+
+def test_checking_leaves_nothing_behind(base, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    build_options(base, env=NO_ENV)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_help_of_a_family_shows_its_flags_and_defaults_alone(capsys):
+    with pytest.raises(SystemExit):
+        run(["generate", "--model", "zimage", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Draw one picture with Z-Image" in text
+    assert "denoising steps (default 50)" in text
+    assert "--guidance-scale" in text
+    assert "--frames" not in text
+    assert "--true-cfg-scale" not in text
+
+
+def test_the_help_of_another_family_shows_other_flags(capsys):
+    with pytest.raises(SystemExit):
+        run(["generate", "--help", "--model=qwen-image"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "qwen-image is not yet available" in text
+    assert "--true-cfg-scale" in text
+    assert "--tensor-parallel-degree" not in text
+    assert "denoising steps (default 4)" in text
+
+
+def test_bad_input_ends_the_command_with_exit_code_2(base, capsys):
+    assert run(["generate", *base, "--height", "1000"]) == 2
+    assert capsys.readouterr().err == "epe: --height 1000 is not a multiple of 16; nearest are 992 and 1008\n"

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from epe.config.transport import Given, Transport, resolve_transport
+from epe.errors import BadSetting
+
+FLAGS = ("--cp-method", "--attention-mode", "--cp-backend", "--agkv-transport", "--ulysses-transport")
+
+
+def resolve(env: dict[str, str] | None = None, **values: str) -> Transport:
+    """With flags given as cp_method="agkv" and so on."""
+    method, mode, backend, agkv, ulysses = (
+        Given(flag, values.get(flag.strip("-").replace("-", "_"))) for flag in FLAGS
+    )
+    return resolve_transport(
+        methods=(method, mode), backend=backend, agkv=agkv, ulysses=ulysses, env=env or {}
+    )
+
+
+def test_the_method_is_agkv_and_the_backend_what_is_there():
+    assert resolve() == Transport(method="agkv", backend="auto")
+
+
+@pytest.mark.parametrize("flags", [{"cp_backend": "nccl"}, {"agkv_transport": "nccl"}])
+def test_the_new_and_the_old_flag_name_the_backend(flags):
+    assert resolve(**flags).backend == "nccl"
+
+
+def test_flags_that_agree_may_both_be_given():
+    given = {"cp_method": "agkv", "attention_mode": "agkv", "cp_backend": "nccl", "agkv_transport": "nccl"}
+    assert resolve(**given) == Transport(method="agkv", backend="nccl")
+
+
+def test_an_auto_transport_yields_to_the_new_flag():
+    assert resolve(cp_backend="nccl", agkv_transport="auto", ulysses_transport="auto").backend == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ({"cp_method": "agkv", "attention_mode": "ulysses"}, ("--attention-mode", "--cp-method agkv")),
+        ({"cp_backend": "nccl", "agkv_transport": "fast"}, ("--agkv-transport", "--cp-backend nccl")),
+        ({"cp_backend": "fast", "agkv_transport": "nccl"}, ("--agkv-transport", "--cp-backend fast")),
+        ({"cp_method": "agkv", "ulysses_transport": "nccl"}, ("--ulysses-transport", "by --cp-method")),
+        ({"ulysses_transport": "fast"}, ("--ulysses-transport", "agkv by default")),
+        (
+            {"attention_mode": "ulysses", "agkv_transport": "nccl"},
+            ("--agkv-transport", "by --attention-mode"),
+        ),
+    ],
+)
+def test_flags_that_contradict_each_other_are_both_named(flags, names):
+    with pytest.raises(BadSetting) as caught:
+        resolve(**flags)
+    for name in names:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["cp_method", "attention_mode"])
+def test_ulysses_is_known_and_not_yet_available(flag):
+    with pytest.raises(BadSetting, match="ulysses method is not yet available") as caught:
+        resolve(**{flag: "ulysses"})
+    assert caught.value.path == f"--{flag.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("flag", ["cp_backend", "agkv_transport"])
+def test_an_explicit_fast_says_what_is_missing(flag):
+    with pytest.raises(BadSetting, match="needs NVLink peers") as caught:
+        resolve(**{flag: "fast"})
+    assert caught.value.path == f"--{flag.replace('_', '-')}"
+
+
+def test_the_environment_counts_where_no_flag_is_given():
+    env = {"EPE_AGKV_TRANSPORT": "nccl"}
+    assert resolve(env).backend == "nccl"
+    assert resolve(env, agkv_transport="auto").backend == "auto"
+
+
+def test_a_flag_goes_before_a_fast_environment():
+    assert resolve({"EPE_AGKV_TRANSPORT": "fast"}, cp_backend="nccl").backend == "nccl"
+
+
+def test_a_fast_environment_says_what_is_missing():
+    with pytest.raises(BadSetting, match="NVLink") as caught:
+        resolve({"EPE_AGKV_TRANSPORT": "fast"})
+    assert caught.value.path == "EPE_AGKV_TRANSPORT"
+
+
+def test_the_environment_of_the_other_method_has_no_say():
+    assert resolve({"EPE_ULYSSES_TRANSPORT": "fast"}).backend == "auto"
+
+
+@pytest.mark.parametrize("variable", ["EPE_AGKV_TRANSPORT", "EPE_ULYSSES_TRANSPORT"])
+def test_nonsense_in_the_environment_is_an_error_even_below_a_flag(variable):
+    with pytest.raises(BadSetting, match="'fats' is not one of auto, nccl, fast") as caught:
+        resolve({variable: "fats"}, cp_backend="nccl")
+    assert caught.value.path == variable
+
+
+def test_no_combination_is_settled_silently_against_a_flag():
+    """Whatever is given and accepted is what is in force."""
+    values = (None, "auto", "nccl", "fast")
+    for backend, agkv, ulysses in product((None, "nccl", "fast"), values, values):
+        given = {"cp_backend": backend, "agkv_transport": agkv, "ulysses_transport": ulysses}
+        given = {flag: value for flag, value in given.items() if value is not None}
+        try:
+            chosen = resolve(**given).backend
+        except BadSetting:
+            continue
+        assert set(given.values()) - {"auto"} <= {chosen}

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from epe.config.generate import GenerateOptions
+from epe.config.request import resolve_request
+from epe.families import FAMILIES
+from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
+
+
+def sidecar(output: str):
+    options = GenerateOptions(
+        family="zimage",
+        model_path="/models/Z-Image",
+        request=resolve_request(FAMILIES["zimage"], prompt="一只猫", seed=5, num_steps=4),
+        output=output,
+        cfg_parallel_degree=2,
+        vae_parallel_halo=4,
+        flags={"steps": 4},
+    )
+    effective = Effective(
+        world_size=3, lane_width=3, device="cpu", dtype="float32", cp_backend="gloo", cfg_parallel=False
+    )
+    return options, make_sidecar(options, effective, elapsed_s=1.5)
+
+
+def test_the_sidecar_says_what_was_asked_and_what_was_done(tmp_path):
+    options, facts = sidecar(str(tmp_path / "new" / "x.png"))
+    write_sidecar(options.sidecar, facts)
+    text = (tmp_path / "new" / "x.json").read_text(encoding="utf-8")
+    read = json.loads(text)
+    assert "一只猫" in text
+    assert (read["prompt"], read["seed"], read["steps"]) == ("一只猫", 5, 4)
+    assert (read["implementation"], read["model"]) == ("epe", "zimage")
+    assert read["elapsed_s"] == read["generate_seconds"] == 1.5
+    assert (read["requested_cfg_parallel"], read["cfg_parallel"]) == (True, False)
+    assert (read["requested_cp_backend"], read["cp_backend"]) == ("auto", "gloo")
+    assert (read["requested_vae_parallel_halo"], read["vae_parallel_halo"]) == (4, None)
+    assert (read["parallel_vae"], read["vae_decode_mode"]) == (False, "leader")
+    assert (read["world_size"], read["dtype"], read["device"]) == (3, "float32", "cpu")
+    assert read["flags"] == {"steps": 4}
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    target = tmp_path / "x.json"
+    target.write_text("old")
+    write_whole(str(target), b"new")
+    assert target.read_bytes() == b"new"
+    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(str(tmp_path / "x.json"), b"new")
+    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_file_has_the_rights_of_any_new_file(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    write_whole(str(tmp_path / "x.json"), b"new")
+    modes = {stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("plain", "x.json")}
+    assert len(modes) == 1

@@ -6,6 +6,7 @@ import os
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 
+from epe import __version__
 from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
 from epe.cli.parser import Parser
 from epe.config.generate import GenerateOptions, check_output
@@ -63,6 +64,7 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
         transport=transport,
         parallel_vae=args.parallel_vae,
         vae_parallel_halo=args.vae_parallel_halo,
+        version=__version__,
         flags={name: value for name, value in vars(args).items() if value is not None},
     )
 

@@ -28,7 +28,7 @@ class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     `cfg_parallel_degree` 2 runs the guidance branches each alone, 1 as one batch. `parallel_vae` and
     `vae_parallel_halo` are what was asked for (None: not asked). `flags` are the flags that were given,
-    for the sidecar.
+    for the sidecar, and `version` is that of the program.
     """
 
     family: str
@@ -42,6 +42,7 @@ class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     transport: Transport = Transport()
     parallel_vae: bool | None = None
     vae_parallel_halo: int | None = None
+    version: str
     flags: dict[str, FlagValue] = {}
 
     @property

@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from epe import __version__
 from epe.config.generate import FlagValue, GenerateOptions
 from epe.config.stage import CpMethod
 
@@ -31,7 +30,7 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     encoding, denoising, decoding and postprocessing, without loading and saving."""
 
     implementation: str = "epe"
-    version: str = __version__
+    version: str
     model: str
     model_path: str
     output: str
@@ -67,6 +66,7 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
     """The facts about one finished picture."""
     request = options.request
     return Sidecar(
+        version=options.version,
         model=options.family,
         model_path=options.model_path,
         output=options.output,

@@ -20,6 +20,7 @@ def sidecar(output: str):
         output=output,
         cfg_parallel_degree=2,
         vae_parallel_halo=4,
+        version="1.2.3",
         flags={"steps": 4},
     )
     effective = Effective(
@@ -36,6 +37,7 @@ def test_the_sidecar_says_what_was_asked_and_what_was_done(tmp_path):
     assert "一只猫" in text
     assert (read["prompt"], read["seed"], read["steps"]) == ("一只猫", 5, 4)
     assert (read["implementation"], read["model"]) == ("epe", "zimage")
+    assert read["version"] == "1.2.3"
     assert read["elapsed_s"] == read["generate_seconds"] == 1.5
     assert (read["requested_cfg_parallel"], read["cfg_parallel"]) == (True, False)
     assert (read["requested_cp_backend"], read["cp_backend"]) == ("auto", "gloo")

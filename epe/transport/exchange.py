@@ -1,10 +1,17 @@
-"""How the ranks of one lane exchange tensors: any ordered tuple of ranks, blocking calls from the device thread."""
+"""How the ranks of one lane, any ordered tuple of them, exchange tensors: blocking calls from the device thread."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
+
+from epe.errors import Gone
+from epe.messages import Lane
+
+# Bytes to or from each position of a lane: contiguous one-dimensional uint8 tensors.
+Bytes = dict[int, torch.Tensor]
 
 
 class Exchange(Protocol):
@@ -65,3 +72,131 @@ class SoloExchange:
 
     def close(self) -> None:
         pass
+
+
+class Wires(Protocol):
+    """The connections of one lane, that move bytes and know nothing of tensors' meaning."""
+
+    def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
+        """Send and receive at once, to and from the named positions. Raises `RuntimeError` when that fails."""
+
+    def close(self) -> None:
+        """Drop the connections; may be called from any thread, and twice."""
+
+
+class GroupExchange:
+    """The exchange of a lane of several ranks, each connected to each: one dead rank is felt by all at once.
+
+    `narrower` builds the wires of some positions of the lane; only they call it.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        position: int,
+        wires: Wires,
+        narrower: Callable[[tuple[int, ...]], Wires] | None = None,
+    ) -> None:
+        self.lane = lane
+        self.width = lane.width
+        self.position = position
+        self._wires: Wires | None = wires
+        self._narrower = narrower
+        self._narrowed: dict[tuple[int, ...], GroupExchange] = {}
+
+    @property
+    def num_groups(self) -> int:
+        """Open groups: this lane's own and those of its parts."""
+        return int(self._wires is not None) + sum(part.num_groups for part in self._narrowed.values())
+
+    def gather(self, part: torch.Tensor, sizes: tuple[int, ...], *, dim: int) -> torch.Tensor:
+        if len(sizes) != self.width or part.shape[dim] != sizes[self.position]:
+            raise ValueError(f"position {self.position} gathers {tuple(part.shape)} along {dim} as {sizes}")
+        part = part.contiguous()
+        shapes = [_resized(part.shape, dim, size) for size in sizes]
+        incoming = {peer: part.new_empty(shapes[peer]) for peer in self._peers()}
+        received = self._swap("gather", dict.fromkeys(self._peers(), part), incoming)
+        return torch.cat([received.get(position, part) for position in range(self.width)], dim=dim)
+
+    def all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+        if len(parts) != self.width or len(shapes) != self.width:
+            raise ValueError(f"{len(parts)} parts and {len(shapes)} shapes for a lane of {self.width} ranks")
+        own = parts[self.position]
+        outgoing = {peer: parts[peer] for peer in self._peers()}
+        incoming = {peer: own.new_empty(shapes[peer]) for peer in self._peers()}
+        received = self._swap("all_to_all", outgoing, incoming)
+        return [received.get(position, own) for position in range(self.width)]
+
+    def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
+        if source == self.position:
+            self._swap("broadcast", dict.fromkeys(self._peers(), tensor.contiguous()), {})
+            return tensor
+        return self._swap("broadcast", {}, {source: tensor.new_empty(tensor.shape)})[source]
+
+    def send(self, tensor: torch.Tensor, *, target: int) -> None:
+        self._swap("send", {self._peer(target): tensor}, {})
+
+    def receive(self, like: torch.Tensor, *, source: int) -> torch.Tensor:
+        return self._swap("receive", {}, {self._peer(source): like.new_empty(like.shape)})[source]
+
+    def narrow(self, positions: tuple[int, ...]) -> Exchange:
+        if self.position not in positions or self._narrower is None:
+            raise ValueError(f"position {self.position} cannot narrow {self._described()} to {positions}")
+        if len(positions) == 1:
+            return SoloExchange()
+        if positions == tuple(range(self.width)):
+            return self
+        if self._wires is None:
+            raise Gone(f"narrow on {self._described()}: it is closed")
+        if positions not in self._narrowed:
+            self._narrowed[positions] = GroupExchange(
+                Lane(ranks=tuple(self.lane.ranks[p] for p in positions), incarnation=self.lane.incarnation),
+                position=positions.index(self.position),
+                wires=self._narrower(positions),
+            )
+        return self._narrowed[positions]
+
+    def close(self) -> None:
+        wires, self._wires = self._wires, None
+        if wires is not None:
+            wires.close()
+        for part in self._narrowed.values():
+            part.close()
+
+    def _swap(self, operation: str, outgoing: Bytes, incoming: Bytes) -> Bytes:
+        """Move tensors of any shape and type; gives `incoming`, filled."""
+        if self._wires is None:
+            raise Gone(f"{operation} on {self._described()}: it is closed")
+        sent = {peer: _bytes(tensor.contiguous()) for peer, tensor in outgoing.items() if tensor.numel()}
+        received = {peer: _bytes(tensor) for peer, tensor in incoming.items() if tensor.numel()}
+        try:
+            self._wires.swap(sent, received)
+        except RuntimeError as error:
+            self.close()
+            # Without its traceback, whose frames would keep the connections open and the others waiting.
+            raise Gone(f"{operation} on {self._described()}: {error}") from error.with_traceback(None)
+        return incoming
+
+    def _peers(self) -> list[int]:
+        """The other positions, the next one first, so that not all send to the same one at once."""
+        return [(self.position + offset) % self.width for offset in range(1, self.width)]
+
+    def _peer(self, position: int) -> int:
+        if position == self.position or not 0 <= position < self.width:
+            raise ValueError(f"position {self.position} has no peer {position} in {self._described()}")
+        return position
+
+    def _described(self) -> str:
+        return f"lane {self.lane.ranks} (incarnation {self.lane.incarnation}) at position {self.position}"
+
+
+def _resized(shape: torch.Size, dim: int, size: int) -> tuple[int, ...]:
+    sizes = list(shape)
+    sizes[dim] = size
+    return tuple(sizes)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a row of bytes, so that every type travels as it is."""
+    return tensor.view(-1).view(torch.uint8)

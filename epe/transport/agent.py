@@ -1,0 +1,121 @@
+"""This process's torch RPC agent: joins the members of one epoch, and leaves them without a farewell.
+
+An agent that has lost a peer is thrown away: the next epoch has new agents, under a new prefix of the store.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import PrefixStore, Store, rpc
+
+from epe.errors import StartFailed
+from epe.transport.guard import guard, unguard
+
+_POLL_S = 0.005
+_autograd_is_ready = False
+
+
+def join(
+    store: Store,
+    *,
+    epoch: int,
+    node: str,
+    members: tuple[str, ...],
+    timeout_s: float,
+    interface: str | None,
+    endpoint: tuple[str, str],
+) -> dict[str, Any]:
+    """Start the agent and wait for all `members`; gives the worker of each peer. Blocks.
+
+    Peers may call `endpoint` (module, name) alone. Raises `StartFailed`, and leaves nothing behind.
+    """
+    _check_members(node, members)
+    if rpc.api._is_current_rpc_agent_set():
+        raise StartFailed("torch RPC is already in use in this process; close the old link first")
+    guard(endpoint, joining=True)
+    try:
+        _start(
+            store,
+            epoch=epoch,
+            name=_worker_name(node, epoch),
+            number=members.index(node),
+            timeout_s=timeout_s,
+            interface=interface,
+        )
+        _await_members(store.clone(), epoch=epoch, node=node, members=members, timeout_s=timeout_s)
+    except RuntimeError as error:
+        leave()
+        raise StartFailed(f"{node} could not join epoch {epoch}: {reason_of(error)}") from error
+    except BaseException:
+        leave()
+        raise
+    guard(endpoint, joining=False)
+    return {peer: rpc.get_worker_info(_worker_name(peer, epoch)) for peer in members if peer != node}
+
+
+def leave() -> None:
+    """Stop the agent, if there is one. Never graceful: that waits for every member, the dead ones included."""
+    if rpc.api._is_current_rpc_agent_set():
+        rpc.shutdown(graceful=False)
+    unguard()
+
+
+def reason_of(error: BaseException) -> str:
+    """What a torch error says, without the places in its sources and the advice."""
+    text = str(error).split("\n", 1)[0]
+    return re.sub(r"\[\S+:\d+\] | \(this error.*|\. This is typically.*", "", text) or repr(error)
+
+
+def _start(
+    store: Store, *, epoch: int, name: str, number: int, timeout_s: float, interface: str | None
+) -> None:
+    if interface:
+        os.environ["TP_SOCKET_IFNAME"] = interface
+    _prepare_autograd()
+    # The agent blocks its client of the store while others join, so it has one of its own.
+    own = PrefixStore(f"rpc{epoch}", store.clone())
+    own.set_timeout(timedelta(seconds=timeout_s))
+    # One worker thread keeps messages in order; the default transport spins on a core when idle.
+    options = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=1, rpc_timeout=timeout_s, _transports=["uv"], _channels=["basic"]
+    )
+    # A group that knows no world size: every wait in it ends at the time limit, that of a fixed one does not.
+    rpc._init_rpc_backend(rpc.BackendType.TENSORPIPE, own, name, number, None, options)
+
+
+def _await_members(
+    store: Store, *, epoch: int, node: str, members: tuple[str, ...], timeout_s: float
+) -> None:
+    ready = {member: f"rpc{epoch}/ready/{member}" for member in members}
+    store.set(ready[node], "1")
+    end_s = time.monotonic() + timeout_s
+    while not store.check(list(ready.values())):
+        if time.monotonic() > end_s:
+            missing = [member for member, key in ready.items() if not store.check([key])]
+            raise StartFailed(f"{', '.join(missing)} did not join epoch {epoch} within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _prepare_autograd() -> None:
+    """RPC asserts that distributed autograd, which we never use, is there; it is made once a process."""
+    global _autograd_is_ready
+    if not _autograd_is_ready:
+        rpc.dist_autograd._init(0)
+        _autograd_is_ready = True
+
+
+def _check_members(node: str, members: tuple[str, ...]) -> None:
+    for name in members:
+        if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+            raise ValueError(f"node name {name!r} may have letters, digits and _ alone")
+    if node not in members or len(set(members)) < len(members):
+        raise ValueError(f"{node} must be one of distinct members, not {members}")
+
+
+def _worker_name(node: str, epoch: int) -> str:
+    return f"{node}_e{epoch}"

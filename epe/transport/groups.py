@@ -1,0 +1,166 @@
+"""The process groups of this rank's lanes: built when first wanted, kept, and dropped by all members alike.
+
+A group is an object of our own, in no table of torch's, so dropping it closes its sockets at once and wakes
+the members that wait on this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Literal
+
+import torch
+from torch.distributed import PrefixStore, Store
+
+from epe.errors import Gone
+from epe.messages import Lane
+from epe.transport.agent import reason_of
+from epe.transport.exchange import Exchange, GroupExchange, SoloExchange, Wires
+from epe.transport.store import interface_of
+from epe.transport.wires import GlooWires, NcclWires, check_seam, loopback_device
+
+Backend = Literal["gloo", "nccl"]
+
+
+def aligned_lanes(world_size: int, widths: Sequence[int]) -> tuple[Lane, ...]:
+    """The lanes of each width that start at a multiple of it, narrow ones first.
+
+    `aligned_lanes(4, (1, 2, 4))` has the ranks 01, 23 and 0123: a lane of one rank needs no group.
+    """
+    return tuple(
+        Lane(ranks=tuple(range(first, first + width)))
+        for width in sorted({width for width in widths if width > 1})
+        for first in range(0, world_size - width + 1, width)
+    )
+
+
+class Groups:
+    """The groups of one rank in one epoch. All but `close` is called from the device thread.
+
+    `backend`: `nccl` where each rank has a GPU of its own, `gloo` on CPUs and where ranks share one (tensors
+    then pass through host memory). Lanes built by `prebuild` are kept; others are forgotten after
+    `keep_leases` leases of the world in which they were not used.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        epoch: int,
+        rank: int,
+        device: torch.device | str = "cpu",
+        backend: Backend = "gloo",
+        timeout_s: float = 60.0,
+        interface: str | None = None,
+        keep_leases: int = 256,
+    ) -> None:
+        check_seam(backend)
+        # A client of its own: building waits on the store, which would block others who use it.
+        self._store = PrefixStore(f"groups{epoch}", store.clone())
+        self._store.set_timeout(timedelta(seconds=timeout_s))
+        self._epoch = epoch
+        self._rank = rank
+        self._device = torch.device(device)
+        self._timeout_s = timeout_s
+        self._gloo_device = loopback_device(interface or interface_of(store)) if backend == "gloo" else None
+        self._keep_leases = keep_leases
+        self._held: dict[tuple[int, ...], GroupExchange] = {}
+        self._last_seq: dict[tuple[int, ...], int] = {}
+        self._prebuilt: set[tuple[int, ...]] = set()
+        self._next_incarnation: dict[tuple[int, ...], int] = {}
+        self._closed = False
+
+    @property
+    def num_groups(self) -> int:
+        """Open groups, the parts of guided lanes included."""
+        return sum(exchange.num_groups for exchange in list(self._held.values()))
+
+    def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
+        """The exchange of `lane` for the lease `seq`; builds its group, with all members, when it is not there.
+
+        Every member calls this with the same lane and `seq`, so all know when the lane was last used and
+        forget it at the same lease. Raises `Gone` for an incarnation that has been dropped.
+        """
+        if lane.width == 1:
+            return SoloExchange()
+        if self._closed:
+            raise Gone(f"the groups of epoch {self._epoch} are closed")
+        if lane.incarnation < self._next_incarnation.get(lane.ranks, 0):
+            raise Gone(f"lane {lane.ranks} (incarnation {lane.incarnation}) was dropped after an error")
+        self._forget_unused(seq)
+        held = self._held.get(lane.ranks)
+        if held is None or held.lane.incarnation != lane.incarnation:
+            held = self._replace(lane, seq)
+        self._last_seq[lane.ranks] = seq
+        return held
+
+    def prebuild(self, lanes: Sequence[Lane]) -> None:
+        """Build the groups of those `lanes` that this rank is in. Every rank passes the lanes in the same order."""
+        for lane in lanes:
+            if lane.width > 1 and self._rank in lane.ranks:
+                self.exchange(lane)
+                self._prebuilt.add(lane.ranks)
+
+    def drop(self, lane: Lane) -> None:
+        """Close the lane's group, after an error, on this rank; the next lease needs a higher incarnation."""
+        if lane.width == 1:
+            return
+        self._next_incarnation[lane.ranks] = max(
+            lane.incarnation + 1, self._next_incarnation.get(lane.ranks, 0)
+        )
+        held = self._held.get(lane.ranks)
+        if held is not None and held.lane.incarnation <= lane.incarnation:
+            self._close(lane.ranks)
+
+    def close(self) -> None:
+        """Close all groups. A member that waits on this rank fails at once."""
+        self._closed = True
+        for ranks in list(self._held):
+            self._close(ranks)
+
+    def _replace(self, lane: Lane, seq: int) -> GroupExchange:
+        self._close(lane.ranks)
+        self._next_incarnation[lane.ranks] = lane.incarnation
+        try:
+            exchange = self._build(lane, f"{'.'.join(map(str, lane.ranks))}/{lane.incarnation}/lease{seq}")
+        except RuntimeError as error:
+            self.drop(lane)
+            raise Gone(
+                f"lane {lane.ranks} (incarnation {lane.incarnation}) did not come together "
+                f"on rank {self._rank}: {reason_of(error)}"
+            ) from error.with_traceback(None)
+        self._held[lane.ranks] = exchange
+        return exchange
+
+    def _build(self, lane: Lane, name: str) -> GroupExchange:
+        position = lane.ranks.index(self._rank)
+        return GroupExchange(
+            lane,
+            position=position,
+            wires=self._wires(name, position, lane.width),
+            narrower=partial(self._part_wires, name, position),
+        )
+
+    def _part_wires(self, name: str, position: int, positions: tuple[int, ...]) -> Wires:
+        part = f"{name}/part{'.'.join(map(str, positions))}"
+        return self._wires(part, positions.index(position), len(positions))
+
+    def _wires(self, name: str, position: int, width: int) -> Wires:
+        store = PrefixStore(name, self._store)
+        if self._gloo_device is not None:
+            return GlooWires(store, position, width, timeout_s=self._timeout_s, device=self._gloo_device)
+        return NcclWires(store, position, width, timeout_s=self._timeout_s, device=self._device)
+
+    def _forget_unused(self, seq: int) -> None:
+        oldest = seq - self._keep_leases
+        for ranks, last_seq in list(self._last_seq.items()):
+            if last_seq < oldest and ranks not in self._prebuilt:
+                self._close(ranks)
+
+    def _close(self, ranks: tuple[int, ...]) -> None:
+        self._last_seq.pop(ranks, None)
+        held = self._held.pop(ranks, None)
+        if held is not None:
+            held.close()

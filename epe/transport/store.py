@@ -1,0 +1,79 @@
+"""The store through which the processes of a world find each other: on loopback unless the user names a host.
+
+It carries rendezvous alone, never tensors or messages. It lives in the leader, or in torchrun's agent, so it
+outlives any rank.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from epe.errors import StartFailed
+
+
+def host_store(listen: socket.socket | None = None, *, host: str = "127.0.0.1", port: int = 0) -> TCPStore:
+    """Serve a store from this process, on `listen` if given, else on `host:port` (port 0: any free one).
+
+    The socket is always bound here: left to itself the store listens on every interface of the machine.
+    """
+    bound = listen if listen is not None else _bind(host, port)
+    address, bound_port = bound.getsockname()[:2]
+    return TCPStore(
+        address, bound_port, is_master=True, wait_for_workers=False, master_listen_fd=bound.detach()
+    )
+
+
+def join_store(host: str, port: int, *, timeout_s: float) -> TCPStore:
+    """A client of the store at `host:port`; raises `StartFailed` when none answers in time."""
+    limit = timedelta(seconds=timeout_s)
+    try:
+        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
+    except RuntimeError as error:
+        raise StartFailed(
+            f"no store answers at {host}:{port} within {timeout_s:g} s; "
+            "is the leader (or torchrun) running there?"
+        ) from error
+
+
+def split_store(store: Store, epoch: int, *, attempt: int = 0) -> PrefixStore:
+    """The part of the store that belongs to one epoch.
+
+    `attempt` counts the restarts of a launcher that keeps the store through them: the dead attempt's
+    addresses still stand there.
+    """
+    return PrefixStore(f"epe/attempt{attempt}/epoch{epoch}", store)
+
+
+def interface_of(store: Store) -> str | None:
+    """The network interface that the world may keep to: loopback if the store is there, else None (any)."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if not isinstance(store, TCPStore) or not is_loopback(store.host):
+        return None
+    return loopback_interface()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether every address of `host` is this machine's loopback."""
+    addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+
+
+def loopback_interface() -> str:
+    """The name of the loopback interface: `lo` on Linux, `lo0` elsewhere."""
+    return next(name for _, name in socket.if_nameindex() if name in ("lo", "lo0"))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise StartFailed(
+            f"the store cannot listen on {host}:{port} ({error.strerror or error}); "
+            "choose another port or host"
+        ) from error

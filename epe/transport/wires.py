@@ -1,0 +1,131 @@
+"""Bytes between the ranks of one group, over gloo (host memory) or NCCL (one GPU a rank).
+
+Both move everything as sends and receives between two ranks: sizes may differ, every rank waits on every
+other directly (so a dead one is felt by all at once), and on gloo that is as fast as its collectives.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, Store
+
+from epe.errors import StartFailed
+from epe.transport.agent import reason_of
+from epe.transport.exchange import Bytes
+
+_TAG = 0
+
+
+class GlooWires:
+    """A gloo group in host memory; tensors on a GPU pass through it."""
+
+    def __init__(self, store: Store, position: int, width: int, *, timeout_s: float, device: Any) -> None:
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timedelta(seconds=timeout_s)
+        options._threads = 1
+        options._devices = [device]
+        group = dist.ProcessGroupGloo(store, position, width, options)
+        self._group: Any = group
+        self._timeout_s = timeout_s
+
+    def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
+        end_s = time.monotonic() + self._timeout_s
+        landing = {peer: _in_host_memory(tensor) for peer, tensor in incoming.items()}
+        works = [(peer, self._group.recv([tensor], peer, _TAG)) for peer, tensor in landing.items()]
+        works += [(peer, self._group.send([tensor.cpu()], peer, _TAG)) for peer, tensor in outgoing.items()]
+        for peer, work in works:
+            _wait(peer, work, end_s - time.monotonic())
+        for peer, tensor in incoming.items():
+            if landing[peer] is not tensor:
+                tensor.copy_(landing[peer])
+
+    def close(self) -> None:
+        self._group = None
+
+
+class NcclWires:
+    """An NCCL group; `swap` returns when the work is queued on the current stream, as NCCL's calls do."""
+
+    def __init__(
+        self, store: Store, position: int, width: int, *, timeout_s: float, device: torch.device
+    ) -> None:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=timeout_s)
+        backend = dist.ProcessGroupNCCL(store, position, width, options)
+        self._group: Any = ProcessGroup(store, position, width)
+        self._group._set_default_backend(ProcessGroup.BackendType.NCCL)
+        self._group._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, backend)
+        self._device = device
+        # The first call makes the communicator and must find all ranks in it.
+        peers = [peer for peer in range(width) if peer != position]
+        self.swap(
+            {peer: torch.zeros(1, dtype=torch.uint8, device=device) for peer in peers},
+            {peer: torch.zeros(1, dtype=torch.uint8, device=device) for peer in peers},
+        )
+        torch.cuda.synchronize(device)
+
+    def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
+        if not outgoing and not incoming:
+            return
+        self._group._start_coalescing(self._device)
+        for peer, tensor in incoming.items():
+            self._group.recv([tensor], peer, _TAG)
+        for peer, tensor in outgoing.items():
+            self._group.send([tensor], peer, _TAG)
+        self._group._end_coalescing(self._device).wait()
+
+    def close(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            # Not destroyed: that would wait for the members that are gone.
+            group.abort()
+
+
+def loopback_device(interface: str | None) -> Any:
+    """The gloo device that groups share: on `interface`, else where this host's name leads."""
+    if interface is None:
+        return dist.ProcessGroupGloo.create_default_device()
+    return dist.ProcessGroupGloo.create_device(interface=interface)
+
+
+def check_seam(backend: Literal["gloo", "nccl"]) -> None:
+    """Raise `StartFailed` if this torch lacks a private name that the groups stand on."""
+    names = {
+        "gloo": ("ProcessGroupGloo._Options", "ProcessGroupGloo.create_device", "ProcessGroupGloo.send"),
+        "nccl": (
+            "ProcessGroupNCCL.Options",
+            "ProcessGroup._register_backend",
+            "ProcessGroup._end_coalescing",
+        ),
+    }[backend]
+    missing = [name for name in names if not _has(name)]
+    if missing:
+        raise StartFailed(
+            f"torch {torch.__version__} lacks {', '.join(missing)}, which lanes over {backend} need; "
+            "install torch 2.11 to 2.13"
+        )
+
+
+def _has(name: str) -> bool:
+    owner: Any = dist
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    return owner is not None
+
+
+def _in_host_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+
+
+def _wait(peer: int, work: Any, left_s: float) -> None:
+    try:
+        work.wait(timedelta(seconds=max(left_s, 0.001)))
+    except RuntimeError as error:
+        # The traceback would keep `work`, and with it the connections, as long as anybody keeps the error.
+        reason = reason_of(error)
+        raise RuntimeError(f"position {peer} does not answer: {reason}") from error.with_traceback(None)

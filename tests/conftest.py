@@ -1,0 +1,28 @@
+"""What all tests share: a tiny checkpoint on disk, and a world of four ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.world import World
+
+
+@pytest.fixture(scope="session")
+def tiny_zimage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random-weight Z-Image checkpoint, written once."""
+    from epe.models.catalog import make_tiny
+
+    directory = tmp_path_factory.mktemp("tiny") / "zimage"
+    make_tiny("zimage", directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    """Four ranks, started when the first test asks for them and shared by all."""
+    world = World(4)
+    yield world
+    world.close()

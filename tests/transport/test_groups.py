@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from epe.errors import Gone
+from epe.messages import Lane
+from epe.transport.exchange import GroupExchange, SoloExchange
+from epe.transport.groups import Groups, aligned_lanes
+from tests.world import RankContext, World
+
+DTYPES = (
+    torch.bfloat16,
+    torch.float32,
+    torch.float16,
+    torch.uint8,
+    torch.int64,
+    torch.complex64,
+    torch.bool,
+)
+
+
+def part_of(rank: int, rows: int, dtype: torch.dtype) -> torch.Tensor:
+    """A non-contiguous part with values that no other rank has."""
+    generator = torch.Generator().manual_seed(rank)
+    values = torch.randn(3, 5, rows, generator=generator).mul(50)
+    return values.to(torch.uint8 if dtype == torch.uint8 else dtype).transpose(1, 2)
+
+
+def lane_of(
+    context: RankContext, groups: Groups, ranks: tuple[int, ...], incarnation: int = 0
+) -> GroupExchange | None:
+    if context.rank not in ranks:
+        return None
+    exchange = groups.exchange(Lane(ranks=ranks, incarnation=incarnation))
+    assert isinstance(exchange, GroupExchange)
+    return exchange
+
+
+# --- on the ranks ---
+
+
+def every_operation(context: RankContext, ranks: tuple[int, ...]) -> str:
+    groups = context.groups()
+    exchange = lane_of(context, groups, ranks)
+    if exchange is None:
+        return "not in the lane"
+    assert exchange.position == ranks.index(context.rank)
+    for dtype in DTYPES:
+        check_gather(exchange, ranks, dtype)
+        check_all_to_all(exchange, ranks, dtype)
+        check_broadcast(exchange, ranks, dtype)
+        check_send(exchange, ranks, dtype)
+    groups.close()
+    return "done"
+
+
+def check_gather(exchange: GroupExchange, ranks: tuple[int, ...], dtype: torch.dtype) -> None:
+    sizes = tuple((4, 0, 7, 1)[position] for position in range(len(ranks)))
+    parts = [part_of(rank, size, dtype) for rank, size in zip(ranks, sizes, strict=True)]
+    gathered = exchange.gather(parts[exchange.position], sizes, dim=1)
+    assert torch.equal(gathered, torch.cat(parts, dim=1))
+    assert gathered.dtype == dtype
+    flat = exchange.gather(parts[exchange.position].transpose(0, 1), sizes, dim=0)
+    assert torch.equal(flat, torch.cat(parts, dim=1).transpose(0, 1))
+
+
+def check_all_to_all(exchange: GroupExchange, ranks: tuple[int, ...], dtype: torch.dtype) -> None:
+    def piece(source: int, target: int) -> torch.Tensor:
+        return part_of(10 * source + target, source + 2 * target, dtype)
+
+    me = exchange.position
+    wanted = [piece(source, me) for source in range(len(ranks))]
+    outgoing = [piece(me, target) for target in range(len(ranks))]
+    received = exchange.all_to_all(outgoing, [tuple(tensor.shape) for tensor in wanted])
+    assert all(torch.equal(got, want) for got, want in zip(received, wanted, strict=True))
+
+
+def check_broadcast(exchange: GroupExchange, ranks: tuple[int, ...], dtype: torch.dtype) -> None:
+    for source, rank in enumerate(ranks):
+        mine = part_of(exchange.lane.ranks[exchange.position], 6, dtype)
+        assert torch.equal(exchange.broadcast(mine, source=source), part_of(rank, 6, dtype))
+
+
+def check_send(exchange: GroupExchange, ranks: tuple[int, ...], dtype: torch.dtype) -> None:
+    last = len(ranks) - 1
+    if exchange.position == 0:
+        exchange.send(part_of(7, 3, dtype), target=last)
+    elif exchange.position == last:
+        like = torch.empty_like(part_of(7, 3, dtype))
+        assert torch.equal(exchange.receive(like, source=0), part_of(7, 3, dtype))
+
+
+def a_scalar_and_an_empty_tensor(context: RankContext) -> None:
+    groups = context.groups()
+    exchange = groups.exchange(Lane(ranks=(0, 1, 2, 3)))
+    assert exchange.broadcast(torch.tensor(3.5 + context.rank), source=2).item() == 5.5
+    assert exchange.gather(torch.empty(0, 4), (0, 0, 0, 0), dim=0).shape == (0, 4)
+    groups.close()
+
+
+def both_halves(context: RankContext) -> tuple[float, int]:
+    groups = context.groups()
+    exchange = groups.exchange(Lane(ranks=(2, 0, 3, 1)))
+    half = (0, 1) if exchange.position < 2 else (2, 3)
+    part = exchange.narrow(half)
+    assert exchange.narrow(half) is part
+    total = part.gather(torch.tensor([float(context.rank)]), (1, 1), dim=0)
+    assert isinstance(exchange.narrow((exchange.position,)), SoloExchange)
+    assert exchange.narrow((0, 1, 2, 3)) is exchange
+    num_groups = groups.num_groups
+    exchange.close()
+    with pytest.raises(Gone, match="closed"):
+        part.gather(torch.zeros(1), (1, 1), dim=0)
+    groups.close()
+    return total.sum().item(), num_groups
+
+
+def one_rank_gives_up(context: RankContext) -> tuple[str, float]:
+    """Rank 1 closes its exchange; the others stand in different operations."""
+    groups = context.groups(timeout_s=30.0)
+    exchange = groups.exchange(Lane(ranks=(0, 1, 2, 3)))
+    exchange.gather(torch.ones(1), (1, 1, 1, 1), dim=0)
+    if context.rank == 1:
+        time.sleep(0.2)
+        exchange.close()
+        return "", 0.0
+    begin_s = time.perf_counter()
+    try:
+        if context.rank == 0:
+            exchange.receive(torch.empty(4), source=1)
+        else:
+            # These two wait for rank 0 alone, which lets them go by failing itself.
+            exchange.receive(torch.empty(4), source=0)
+    except Gone as error:
+        context.kept["error"] = error  # kept on purpose: it must not keep the connections
+        return str(error), time.perf_counter() - begin_s
+    return "", -1.0
+
+
+def a_lane_after_its_drop(context: RankContext) -> float:
+    groups = context.groups()
+    lane = Lane(ranks=(1, 3))
+    if context.rank not in lane.ranks:
+        return 0.0
+    groups.exchange(lane)
+    groups.drop(lane)
+    assert groups.num_groups == 0
+    with pytest.raises(Gone, match="dropped"):
+        groups.exchange(lane)
+    again = groups.exchange(Lane(ranks=(1, 3), incarnation=1))
+    with pytest.raises(Gone, match="dropped"):
+        groups.exchange(lane)
+    total = again.gather(torch.tensor([float(context.rank)]), (1, 1), dim=0).sum().item()
+    groups.close()
+    return float(total)
+
+
+def nobody_else_comes(context: RankContext) -> str:
+    groups = context.groups(timeout_s=0.5)
+    if context.rank != 0:
+        return ""
+    with pytest.raises(Gone) as caught:
+        groups.exchange(Lane(ranks=(0, 2)))
+    return str(caught.value)
+
+
+def a_silent_peer(context: RankContext) -> str:
+    groups = context.groups(timeout_s=0.5)
+    lane = Lane(ranks=(0, 2))
+    if context.rank not in lane.ranks:
+        return ""
+    exchange = groups.exchange(lane)
+    if context.rank == 2:
+        time.sleep(1.5)
+        return ""
+    with pytest.raises(Gone) as caught:
+        exchange.gather(torch.ones(1), (1, 1), dim=0)
+    return str(caught.value)
+
+
+def a_rank_is_killed(context: RankContext) -> tuple[str, float]:
+    groups = context.groups(timeout_s=30.0)
+    exchange = groups.exchange(Lane(ranks=(0, 1, 2, 3)))
+    begin_s = time.perf_counter()
+    for round in range(10_000):
+        if context.rank == 3 and round == 20:
+            os.kill(os.getpid(), 9)
+        if round == 20:
+            begin_s = time.perf_counter()
+        try:
+            exchange.gather(torch.ones(1 << 16), (1 << 16,) * 4, dim=0)
+        except Gone as error:
+            return str(error), time.perf_counter() - begin_s
+    return "", -1.0
+
+
+def reshapes(context: RankContext) -> dict[str, tuple[int, int]]:
+    """Lanes of width 1, 2, 4, 2 again and again; what the process holds before and after."""
+    groups = context.groups()
+    groups.prebuild(aligned_lanes(4, (1, 2, 4)))
+    rank, pair = context.rank, (context.rank // 2 * 2, context.rank // 2 * 2 + 1)
+    cycle = ((rank,), pair, (0, 1, 2, 3), pair)
+
+    def go_round(rounds: int) -> None:
+        for seq in range(rounds):
+            ranks = cycle[seq % 4]
+            exchange = groups.exchange(Lane(ranks=ranks), seq=seq)
+            exchange.gather(torch.ones(512), (512,) * len(ranks), dim=0)
+
+    go_round(40)
+    before = held_by_process()
+    go_round(500)
+    after = held_by_process()
+    assert groups.num_groups == 2
+    groups.close()
+    return {name: (before[name], after[name]) for name in before}
+
+
+def other_lanes_come_and_go(context: RankContext) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Each rotation of the four ranks is a lane of its own; with `keep_leases` few of them stay."""
+    groups = context.groups(keep_leases=2)
+    rotations = [tuple((first + i) % 4 for i in range(4)) for first in range(4)]
+    most, before = 0, {}
+    for seq in range(60):
+        exchange = groups.exchange(Lane(ranks=rotations[seq % 4]), seq=seq)
+        gathered = exchange.gather(torch.tensor([context.rank]), (1, 1, 1, 1), dim=0)
+        assert tuple(gathered.tolist()) == rotations[seq % 4]
+        most = max(most, groups.num_groups)
+        before = held_by_process() if seq == 20 else before
+    after = held_by_process()
+    groups.close()
+    return most, {name: (before[name], after[name]) for name in before}
+
+
+def held_by_process() -> dict[str, int]:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "fds": len(os.listdir("/proc/self/fd")),
+        "rss_kib": pages * 4,
+    }
+
+
+# --- here ---
+
+
+def test_aligned_lanes_start_at_multiples_of_their_width_and_leave_out_single_ranks() -> None:
+    assert [lane.ranks for lane in aligned_lanes(4, (4, 1, 2))] == [(0, 1), (2, 3), (0, 1, 2, 3)]
+    assert [lane.ranks for lane in aligned_lanes(5, (3,))] == [(0, 1, 2)]
+    assert aligned_lanes(1, (1, 2, 4)) == ()
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("ranks", [(0, 1), (3, 1), (2, 0, 3), (3, 0, 2, 1)])
+def test_every_operation_brings_exact_bytes_in_lane_order(world: World, ranks: tuple[int, ...]) -> None:
+    results = world.run(every_operation, ranks)
+    assert [rank for rank in range(4) if results[rank] == "done"] == sorted(ranks)
+
+
+@pytest.mark.world
+def test_a_scalar_and_an_empty_tensor_travel_too(world: World) -> None:
+    world.run(a_scalar_and_an_empty_tensor)
+
+
+@pytest.mark.world
+def test_the_two_halves_of_a_lane_exchange_by_themselves(world: World) -> None:
+    assert world.run(both_halves) == [(2.0, 2), (4.0, 2), (2.0, 2), (4.0, 2)]
+
+
+@pytest.mark.world
+def test_when_one_rank_closes_its_exchange_the_others_fail_long_before_the_time_limit(world: World) -> None:
+    results = world.run(one_rank_gives_up)
+    for rank in (0, 2, 3):
+        text, waited_s = results[rank]
+        assert f"receive on lane (0, 1, 2, 3) (incarnation 0) at position {rank}" in text
+        assert 0 <= waited_s < 10
+    assert "position 1 does not answer" in results[0][0]
+
+
+@pytest.mark.world
+def test_a_dropped_lane_comes_back_under_its_next_incarnation_alone(world: World) -> None:
+    assert world.run(a_lane_after_its_drop) == [0.0, 4.0, 0.0, 4.0]
+
+
+@pytest.mark.world
+def test_a_lane_whose_other_members_do_not_come_is_gone_after_the_time_limit(world: World) -> None:
+    text = world.run(nobody_else_comes)[0]
+    assert "lane (0, 2) (incarnation 0) did not come together on rank 0" in text
+
+
+@pytest.mark.world
+def test_a_silent_peer_is_named_after_the_time_limit(world: World) -> None:
+    text = world.run(a_silent_peer)[0]
+    assert text.startswith("gather on lane (0, 2) (incarnation 0) at position 0: position 1 does not answer")
+
+
+@pytest.mark.world
+def test_500_reshapes_hold_no_more_threads_descriptors_and_memory(world: World) -> None:
+    for held in world.run(reshapes):
+        assert held["threads"][1] == held["threads"][0]
+        assert held["fds"][1] == held["fds"][0]
+        assert held["rss_kib"][1] < held["rss_kib"][0] + 16 * 1024
+
+
+@pytest.mark.world
+def test_lanes_that_are_no_longer_used_are_forgotten_by_all_members_at_the_same_lease(world: World) -> None:
+    for most, held in world.run(other_lanes_come_and_go):
+        assert most <= 3
+        assert held["threads"][1] == held["threads"][0]
+        assert held["fds"][1] == held["fds"][0]
+
+
+@pytest.mark.world
+def test_when_a_rank_is_killed_its_lane_fails_long_before_the_time_limit(world: World) -> None:
+    results = world.run(a_rank_is_killed, dying=(3,))
+    for rank in (0, 1, 2):
+        text, waited_s = results[rank]
+        assert text.startswith("gather on lane (0, 1, 2, 3)")
+        assert 0 <= waited_s < 10

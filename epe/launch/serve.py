@@ -16,6 +16,7 @@ from epe.launch.parent import Limits, Parent
 from epe.launch.sockets import listen_for_http, listen_for_store
 from epe.launch.spec import ChildSpec
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
+from epe.launch.trampoline import die_with_parent
 
 CHILD_COMMAND = (sys.executable, "-m", "epe.runtime.child")
 
@@ -56,6 +57,8 @@ def serve(
     """As `run_serve`, from settings that are already checked. Call it from the main thread."""
     placement = read_placement(env)
     check_world(settings, placement)
+    if placement.launcher == "torchrun":
+        die_with_parent()  # its store and its watch over the other parents are gone with it
     with ExitStack() as sockets:
         meeting = _open(settings, placement, sockets=sockets)
         specs = plan_children(settings, placement=placement, meeting=meeting, env=env)

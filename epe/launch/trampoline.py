@@ -18,10 +18,7 @@ NOT_FOUND = 127
 def main() -> None:
     """Become the command, bound to the parent's life."""
     parent_pid, command = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    die_with_parent()
     if os.getppid() != parent_pid:
         sys.exit("epe: the parent ended before its child began")  # too early for the kernel to tell us
     try:
@@ -29,6 +26,14 @@ def main() -> None:
     except OSError as error:
         print(f"epe: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
         sys.exit(NOT_FOUND)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it is gone (only Linux can)."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 if __name__ == "__main__":

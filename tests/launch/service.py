@@ -38,6 +38,7 @@ class Service:
         port: int = 0,
         env: Mapping[str, str] | None = None,
         limits: Limits = QUICK,
+        launcher: tuple[str, ...] = (),
     ) -> subprocess.Popen[str]:
         settings = ServeSettings(
             stage_path="stage.yaml",
@@ -49,7 +50,7 @@ class Service:
         child = [sys.executable, str(HERE / "stand_in_child.py"), str(self.folder), *behaviours]
         structs = [msgspec.json.encode(struct).decode() for struct in (settings, limits)]
         parent = subprocess.Popen(
-            [sys.executable, str(HERE / "stand_in_parent.py"), *structs, *child],
+            [*launcher, sys.executable, str(HERE / "stand_in_parent.py"), *structs, *child],
             env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
             stderr=subprocess.PIPE,
             text=True,
@@ -77,9 +78,10 @@ class Service:
     def close(self) -> None:
         for parent in self.parents:
             parent.kill()
-            parent.communicate()
         for pid in filter(is_alive, self.children()):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # before waiting for the end of the output that they share
+        for parent in self.parents:
+            parent.communicate(timeout=10)
 
 
 def finish(parent: subprocess.Popen[str], *, within_s: float = 10) -> tuple[int, str]:

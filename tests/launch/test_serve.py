@@ -27,6 +27,11 @@ def service(tmp_path: Path) -> Iterator[Service]:
     service.close()
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_drains_and_ends_with_code_0(service: Service, number: signal.Signals) -> None:
     parent = service.start()
@@ -176,8 +181,7 @@ def test_two_services_start_side_by_side(service: Service, tmp_path: Path) -> No
 
 
 def test_the_port_is_closed_once_the_leader_has_closed_it(service: Service) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     parent = service.start("rank 0=deaf", port=port, limits=Limits(drain_s=20, grace_s=20))
     service.wait_until_ready()
     with socket.create_connection(("127.0.0.1", port)):
@@ -190,9 +194,11 @@ def test_the_port_is_closed_once_the_leader_has_closed_it(service: Service) -> N
 
 def start_as_launcher(service: Service, *behaviours: str) -> list[subprocess.Popen[str]]:
     """Four parents, as `torchrun` or `srun` start them, with the least that a launcher may say."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(service.num_ranks)}
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(service.num_ranks),
+    }
     return [
         service.start(*behaviours, env={**meeting, "RANK": str(rank)}) for rank in range(service.num_ranks)
     ]
@@ -238,6 +244,19 @@ def test_a_launchers_parent_does_not_wait_for_a_word_that_cannot_come(launched: 
     launched.assert_no_child_lives(within_s=5)
 
 
+def test_nothing_outlives_a_torchrun_that_is_killed(tmp_path: Path) -> None:
+    service = Service(tmp_path, num_ranks=1)
+    launcher = (sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])")
+    env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"}
+    try:
+        torchrun = service.start(env={**env, "MASTER_PORT": str(free_port())}, launcher=launcher)
+        service.wait_until_ready()
+        torchrun.kill()
+        service.assert_no_child_lives(within_s=5)
+    finally:
+        service.close()
+
+
 def test_a_wrong_number_of_processes_is_one_sentence_and_code_2(service: Service) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
     code, said = finish(service.start(env=env))
@@ -263,8 +282,7 @@ def test_a_stage_file_is_served_with_its_overrides(tmp_path: Path) -> None:
         "-c",
         f"import os; open('{tmp_path}/' + str(os.getpid()), 'w').write(os.environ['EPE_CHILD'])",
     ]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     assert run_serve(stage, port=port, env=os.environ, child_command=child) == 0
     specs = [read_spec({VARIABLE: path.read_text()}) for path in tmp_path.iterdir() if path.name.isdigit()]
     assert {spec.name for spec in specs} == {"leader", "rank 0", "rank 1"}

@@ -63,13 +63,13 @@ def _walk(module: nn.Module, steps: list[str]) -> Iterator[nn.Module]:
     children = dict(module.named_children())
     match steps[0]:
         case "*":
-            chosen = list(children.values())
-        case index if index.startswith("-"):
-            chosen = list(children.values())[int(index) :][:1]
-        case name:
-            chosen = [children[name]] if name in children else []
-    for child in chosen:
-        yield from _walk(child, steps[1:])
+            chosen = list(children)
+        case step if step.startswith("-"):
+            chosen = [name for place, name in enumerate(children, start=-len(children)) if place == int(step)]
+        case step:
+            chosen = [name for name in children if name == step]
+    for name in chosen:
+        yield from _walk(children[name], steps[1:])
 
 
 def argument_index(module: nn.Module, argument: str) -> int:

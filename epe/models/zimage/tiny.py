@@ -10,6 +10,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3Model
 
+from epe.models.checkpoint import quiet_progress
+
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _WORDS = (
     "system user assistant a an the of on in at and with cat dog red green blue chair table city rain light"
@@ -39,7 +41,8 @@ def make_tiny(directory: Path, *, seed: int = 0) -> None:
             tokenizer=tokenizer,
             transformer=_transformer(),
         )
-    pipeline.save_pretrained(directory, safe_serialization=True)
+    with quiet_progress():
+        pipeline.save_pretrained(directory, safe_serialization=True)
 
 
 def _tokenizer() -> Qwen2Tokenizer:

@@ -151,8 +151,8 @@ class ActorSystem:
             box.close()
         # An actor that stops itself ends when it has handled this message.
         if tasks := [box.task for box in chosen if box.task is not asyncio.current_task()]:
-            _, late = await asyncio.wait(tasks, timeout=STOP_LIMIT_S)
-            for task in late:
+            await asyncio.wait(tasks, timeout=STOP_LIMIT_S)
+            for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 

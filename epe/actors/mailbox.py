@@ -68,7 +68,8 @@ class Mailbox:
         self._ended = ended
         self._bound = self.actor.inbox
         self._letters: deque[Letter] = deque()
-        self._replies: set[asyncio.Future[Any]] = set()
+        # A dict, so that two runs fail the replies in the same order.
+        self._replies: dict[asyncio.Future[Any], None] = {}
         self._crashes_s: list[float] = []
         self._closing = False
         self._wake = asyncio.Event()
@@ -143,8 +144,8 @@ class Mailbox:
         if reply is None:
             await actor.receive(letter.message)
             return
-        self._replies.add(reply)
-        reply.add_done_callback(self._replies.discard)
+        self._replies[reply] = None
+        reply.add_done_callback(self._replies.pop)
         self.answering = True
         try:
             result = await actor.receive(letter.message)

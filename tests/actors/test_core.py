@@ -1,0 +1,588 @@
+"""One node: order, bounds, answers, crashes, restarts, timers and watches, all in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from epe.actors.core import Actor, ActorSystem, Down, Ref, RestartLimit
+from epe.errors import BadRequest, Gone, Overloaded
+from epe.simulator import virtual_time
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    virtual_time.run(main, limit_s=1000)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Recorder(Actor):
+    """Keeps what it receives; a callable is called with the actor, and what it returns is awaited if need be."""
+
+    inbox = 4
+
+    def __init__(self, seen: list[Any], ended: list[str] | None = None) -> None:
+        self.seen = seen
+        self.ended = ended if ended is not None else []
+
+    async def receive(self, message: Any) -> Any:
+        self.seen.append(message if not callable(message) else "call")
+        if not callable(message):
+            return message
+        result = message(self)
+        return await result if asyncio.iscoroutine(result) else result
+
+    async def stopped(self, reason: str) -> None:
+        self.ended.append(reason)
+
+
+def boom(_: Actor) -> None:
+    raise ValueError("boom")
+
+
+def sleep(delay_s: float) -> Callable[[Actor], Coroutine[Any, Any, None]]:
+    return lambda _: asyncio.sleep(delay_s)
+
+
+def recorder(*, restart: RestartLimit | None = None) -> tuple[ActorSystem, Ref, list[Any]]:
+    system, seen = ActorSystem("a"), []
+    return system, system.spawn("recorder", lambda: Recorder(seen), restart=restart), seen
+
+
+# --- order and bounds ---
+
+
+def test_an_ask_is_answered_with_what_receive_returns() -> None:
+    async def main() -> None:
+        _, ref, _ = recorder()
+        assert await ref.ask("x") == "x"
+
+    run(main())
+
+
+def test_messages_of_one_sender_arrive_in_order_one_at_a_time() -> None:
+    async def main() -> None:
+        _, ref, seen = recorder()
+        for block in range(25):
+            for index in range(4):
+                ref.tell(4 * block + index)
+            await asyncio.sleep(1)
+        assert seen == list(range(100))
+
+    run(main())
+
+
+def test_the_next_message_waits_until_the_one_before_is_done() -> None:
+    async def main() -> None:
+        _, ref, seen = recorder()
+        ref.tell(sleep(10))
+        ref.tell("after")
+        await asyncio.sleep(9)
+        assert seen == ["call"]
+        await asyncio.sleep(2)
+        assert seen == ["call", "after"]
+
+    run(main())
+
+
+def test_a_full_mailbox_raises_at_the_sender_and_takes_messages_again_later() -> None:
+    async def main() -> None:
+        system, ref, seen = recorder()
+        for index in range(4):
+            ref.tell(index)
+        with pytest.raises(Overloaded, match=r"recorder@a is full \(4 messages\)"):
+            ref.tell(4)
+        with pytest.raises(Overloaded):
+            await ref.ask(5)
+        await asyncio.sleep(1)
+        ref.tell(6)
+        await asyncio.sleep(1)
+        assert seen == [0, 1, 2, 3, 6]
+        assert system.statistics().dead_letters == 0
+
+    run(main())
+
+
+def test_downs_and_timers_pass_the_bound() -> None:
+    async def main() -> None:
+        system, ref, seen = recorder()
+        other = system.spawn("other", lambda: Recorder([]))
+        system.watch(ref.address, other.address)
+        ref.tell(lambda actor: actor.after(2, "tick"))
+        await asyncio.sleep(1)
+        ref.tell(sleep(10))
+        await asyncio.sleep(0.5)
+        for index in range(4):
+            ref.tell(index)
+        await system.stop("other")
+        await asyncio.sleep(20)
+        assert seen == ["call", "call", 0, 1, 2, 3, Down(address="other@a", reason="was stopped"), "tick"]
+
+    run(main())
+
+
+def test_a_full_mailbox_does_not_keep_others_from_the_loop() -> None:
+    async def main() -> None:
+        system = ActorSystem("a")
+        turns: list[int] = []
+
+        class Endless(Actor):
+            async def receive(self, message: int) -> None:
+                self.ref("endless").tell(message + 1)
+                if message == 1000:
+                    await self.system.stop("endless")
+
+        system.spawn("endless", Endless).tell(0)
+        while system.statistics().mailboxes:
+            turns.append(1)
+            await asyncio.sleep(0)
+        assert len(turns) > 900
+
+    run(main())
+
+
+def test_statistics_count_each_mailbox() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder()
+        for index in range(3):
+            ref.tell(index)
+        (box,) = system.statistics().mailboxes
+        assert (box.address, box.length, box.high_water, box.delivered) == ("recorder@a", 3, 3, 0)
+        await asyncio.sleep(1)
+        (box,) = system.statistics().mailboxes
+        assert (box.length, box.high_water, box.delivered, box.dead_letters) == (0, 3, 3, 0)
+
+    run(main())
+
+
+def test_the_same_core_runs_on_uvloop() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder(restart=RestartLimit(backoff_s=0.001))
+        assert await ref.ask("x") == "x"
+        with pytest.raises(Gone):
+            await ref.ask(boom)
+        assert await ref.ask(lambda actor: actor.after(0.001, "tick").cancel()) is None
+        await system.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+# --- answers ---
+
+
+def test_an_epe_error_in_answer_to_an_ask_is_the_answer_and_no_crash() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder()
+
+        def refuse(_: Actor) -> None:
+            raise BadRequest("prompt is missing", param="prompt")
+
+        with pytest.raises(BadRequest, match="prompt is missing") as caught:
+            await ref.ask(refuse)
+        assert caught.value.param == "prompt"
+        assert await ref.ask("alive") == "alive"
+        ref.tell(refuse)
+        await asyncio.sleep(1)
+        assert not system.statistics().mailboxes, "after a tell there is nobody to hear the error: a crash"
+
+    run(main())
+
+
+def test_a_future_defers_the_answer_while_the_mailbox_goes_on() -> None:
+    async def main() -> None:
+        _, ref, _ = recorder()
+        later: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        asking = asyncio.ensure_future(ref.ask(lambda _: later))
+        await asyncio.sleep(1)
+        assert await ref.ask("between") == "between"
+        assert not asking.done()
+        later.set_result("now")
+        assert await asking == "now"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "text"),
+    [
+        (lambda later: later.set_exception(BadRequest("no")), BadRequest, "^no$"),
+        (lambda later: later.set_exception(ValueError("odd")), Gone, "could not answer: ValueError: odd"),
+        (lambda later: later.cancel(), Gone, "gave the answer up"),
+    ],
+)
+def test_a_deferred_answer_may_be_an_error(end: Callable[[Any], None], error: type, text: str) -> None:
+    async def main() -> None:
+        _, ref, _ = recorder()
+        later: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(1, end, later)
+        with pytest.raises(error, match=text):
+            await ref.ask(lambda _: later)
+        assert await ref.ask("alive") == "alive"
+
+    run(main())
+
+
+def test_one_future_may_answer_several_asks_and_outlives_an_asker_that_leaves() -> None:
+    async def main() -> None:
+        _, ref, _ = recorder()
+        later: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        with pytest.raises(TimeoutError):
+            await ref.ask(lambda _: later, timeout_s=1)
+        second = asyncio.ensure_future(ref.ask(lambda _: later))
+        await asyncio.sleep(1)
+        later.set_result("done")
+        assert await second == "done"
+
+    run(main())
+
+
+def test_a_crash_and_a_stop_end_deferred_answers_with_gone() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder(restart=RestartLimit())
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        for end, text in ((boom, "crashed: ValueError: boom"), (None, "was stopped")):
+            asking = asyncio.ensure_future(ref.ask(lambda _: never))
+            await asyncio.sleep(1)
+            if end is None:
+                await system.stop("recorder")
+            else:
+                ref.tell(end)
+            with pytest.raises(Gone, match=text):
+                await asking
+
+    run(main())
+
+
+def test_a_late_answer_is_a_time_out_that_says_who_and_what() -> None:
+    async def main() -> None:
+        _, ref, seen = recorder()
+        ref.tell(sleep(3))
+        with pytest.raises(TimeoutError, match=r"recorder@a did not answer Down within 2 s"):
+            await ref.ask(Down(address="x@y", reason=""), timeout_s=2)
+        assert now() == pytest.approx(2)
+        await asyncio.sleep(5)
+        assert len(seen) == 2, "the message is handled all the same"
+
+    run(main())
+
+
+def test_an_ask_to_nobody_raises_gone_and_a_tell_is_counted() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder()
+        with pytest.raises(Gone, match="there is no actor nobody@a"):
+            await system.ref("nobody").ask("x")
+        with pytest.raises(Gone, match="a has no link"):
+            await system.ref("somebody@b").ask("x")
+        system.ref("nobody").tell("x")
+        system.ref("somebody@b").tell("x")
+        assert system.statistics().dead_letters == 2
+        await system.stop("recorder")
+        with pytest.raises(Gone, match="no actor recorder@a; it was stopped"):
+            await ref.ask("x")
+
+    run(main())
+
+
+def test_an_actor_that_asks_while_it_answers_is_told_so() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder(restart=RestartLimit())
+        system.spawn("other", lambda: Recorder([]))
+        with pytest.raises(Gone, match="recorder@a asks while it answers an ask; return a future"):
+            await ref.ask(lambda actor: actor.ref("other").ask("x"))
+        later = await ref.ask(lambda actor: asyncio.ensure_future(actor.ref("other").ask("by a task")))
+        assert later == "by a task"
+        ref.tell(lambda actor: actor.ref("other").ask("while it handles a tell"))
+        assert await ref.ask("alive") == "alive"
+
+    run(main())
+
+
+# --- cancelled askers ---
+
+
+def test_a_thousand_cancelled_asks_leave_the_mailbox_healthy() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder()
+        for index in range(1000):
+            asking = asyncio.ensure_future(ref.ask(index))
+            for _ in range(index % 5):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking])
+            await asyncio.sleep(0.001)
+        assert await ref.ask("last") == "last"
+        (box,) = system.statistics().mailboxes
+        assert (box.length, box.num_restarts) == (0, 0)
+
+    run(main())
+
+
+def test_cancels_at_the_instant_of_completion_harm_nobody() -> None:
+    async def main() -> None:
+        _, ref, _ = recorder()
+        outcomes = set()
+        for turns in range(500):
+            later: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            asking = asyncio.ensure_future(ref.ask(lambda _, later=later: later))
+            await asyncio.sleep(0.01)
+            later.set_result(turns)
+            for _ in range(turns % 5):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking])
+            outcomes.add(asking.cancelled() or asking.result() == turns)
+            assert await ref.ask("alive") == "alive"
+        assert outcomes == {True}
+
+    run(main())
+
+
+# --- crashes and restarts ---
+
+
+def test_a_crash_tells_the_asker_the_cause_and_restarts_with_the_mailbox_kept() -> None:
+    async def main() -> None:
+        system, seen, lives = ActorSystem("a"), [], []
+
+        def make() -> Recorder:
+            lives.append(now())
+            return Recorder(seen)
+
+        ref = system.spawn("recorder", make, restart=RestartLimit(backoff_s=0.5))
+        asking = asyncio.ensure_future(ref.ask(boom))
+        await asyncio.sleep(0)
+        ref.tell("kept")
+        with pytest.raises(Gone, match="recorder@a crashed: ValueError: boom") as caught:
+            await asking
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert await ref.ask("next") == "next"
+        assert seen == ["call", "kept", "next"]
+        assert lives == [0, 0.5]
+
+    run(main())
+
+
+def test_an_actor_that_crashes_too_often_ends_and_its_watchers_hear_of_it() -> None:
+    async def main() -> None:
+        limit = RestartLimit(times=2, within_s=10, backoff_s=0.1)
+        system, ref, _ = recorder(restart=limit)
+        downs: list[Any] = []
+        watcher = system.spawn("watcher", lambda: Recorder(downs))
+        system.watch(watcher.address, ref.address)
+        for _ in range(2):
+            with pytest.raises(Gone):
+                await ref.ask(boom)
+            assert await ref.ask("back") == "back"
+        assert downs == []
+        queued = [asyncio.ensure_future(ref.ask(each)) for each in (boom, "left over")]
+        ref_error, left_over = await asyncio.gather(*queued, return_exceptions=True)
+        assert [type(ref_error), type(left_over)] == [Gone, Gone]
+        await asyncio.sleep(1)
+        assert downs == [Down(address="recorder@a", reason="crashed: ValueError: boom")]
+        with pytest.raises(Gone, match="it crashed: ValueError: boom"):
+            await ref.ask("x")
+
+    run(main())
+
+
+def test_restarts_are_counted_within_the_window_and_wait_twice_as_long_each_time() -> None:
+    async def main() -> None:
+        lives: list[float] = []
+
+        def make() -> Recorder:
+            lives.append(round(now(), 6))
+            return Recorder([])
+
+        limit = RestartLimit(times=2, within_s=5, backoff_s=0.25)
+        ref = ActorSystem("a").spawn("recorder", make, restart=limit)
+        for at_s in (1, 2, 10):
+            await asyncio.sleep(at_s - now())
+            ref.tell(boom)
+        await asyncio.sleep(1)
+        assert lives == [0, 1.25, 2.5, 10.25]
+
+    run(main())
+
+
+def test_without_a_restart_limit_the_first_crash_is_the_end() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder()
+        with pytest.raises(Gone):
+            await ref.ask(boom)
+        await asyncio.sleep(0)
+        assert system.statistics().mailboxes == ()
+        system.spawn("recorder", lambda: Recorder([]))
+        assert await ref.ask("its successor") == "its successor"
+
+    run(main())
+
+
+def test_a_cancelled_error_that_is_not_ours_is_a_crash_and_no_silent_end() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder(restart=RestartLimit())
+
+        async def wait_for_the_dead(_: Actor) -> None:
+            dead = asyncio.get_running_loop().create_future()
+            dead.cancel()
+            await dead
+
+        with pytest.raises(Gone, match="crashed: CancelledError"):
+            await ref.ask(wait_for_the_dead)
+        assert await ref.ask("back") == "back"
+        assert system.statistics().mailboxes[0].num_restarts == 1
+
+    run(main())
+
+
+def test_a_raise_in_started_is_a_crash_and_one_in_stopped_hinders_nothing() -> None:
+    async def main() -> None:
+        lives: list[int] = []
+
+        class Fragile(Actor):
+            async def started(self) -> None:
+                lives.append(1)
+                if len(lives) < 3:
+                    raise ValueError("not yet")
+
+            async def receive(self, message: Any) -> Any:
+                return message
+
+            async def stopped(self, reason: str) -> None:
+                raise KeyError(reason)
+
+        system = ActorSystem("a")
+        ref = system.spawn("fragile", Fragile, restart=RestartLimit())
+        assert await ref.ask("kept meanwhile") == "kept meanwhile"
+        assert len(lives) == 3
+        await system.stop()
+        assert system.statistics().mailboxes == ()
+
+    run(main())
+
+
+def test_stopped_is_called_at_the_end_of_each_life_with_the_reason() -> None:
+    async def main() -> None:
+        system, ended = ActorSystem("a"), []
+        ref = system.spawn("recorder", lambda: Recorder([], ended), restart=RestartLimit())
+        ref.tell(boom)
+        await asyncio.sleep(1)
+        await system.stop()
+        assert ended == ["crashed: ValueError: boom", "was stopped"]
+
+    run(main())
+
+
+# --- timers, watches, stops ---
+
+
+def test_a_timer_is_a_message_to_oneself_that_can_be_taken_back() -> None:
+    async def main() -> None:
+        _, ref, seen = recorder()
+        for delay_s in (3, 1, 2):
+            ref.tell(lambda actor, delay_s=delay_s: actor.after(delay_s, delay_s) and None)
+        ref.tell(lambda actor: actor.after(1.5, "taken back").cancel())
+        await asyncio.sleep(5)
+        assert seen == ["call"] * 4 + [1, 2, 3]
+
+    run(main())
+
+
+def test_timers_of_a_crashed_life_do_not_reach_the_next_one() -> None:
+    async def main() -> None:
+        system, ref, seen = recorder(restart=RestartLimit())
+        ref.tell(lambda actor: actor.after(2, "old") and None)
+        ref.tell(boom)
+        await asyncio.sleep(1)
+        ref.tell(lambda actor: actor.after(2, "new") and None)
+        await asyncio.sleep(1)
+        await asyncio.sleep(5)
+        assert seen == ["call", "call", "call", "new"]
+        await system.stop()
+        await asyncio.sleep(5)
+
+    run(main())
+
+
+def test_watches_hear_once_of_ends_past_and_to_come_and_wait_for_those_not_spawned_yet() -> None:
+    async def main() -> None:
+        system, ref, seen = recorder()
+        system.spawn("early", lambda: Recorder([]))
+        await system.stop("early")
+        for _ in range(2):
+            ref.tell(lambda actor: actor.watch("early"))
+        ref.tell(lambda actor: actor.watch("late"))
+        await asyncio.sleep(1)
+        assert seen[3:] == [Down(address="early@a", reason="was stopped")] * 2
+        system.spawn("late", lambda: Recorder([]))
+        ref.tell(lambda actor: actor.watch("late"))
+        await asyncio.sleep(1)
+        await system.stop("late")
+        await asyncio.sleep(1)
+        assert seen[6:] == [Down(address="late@a", reason="was stopped")]
+
+    run(main())
+
+
+def test_stop_ends_after_the_message_in_hand_and_answers_what_is_left() -> None:
+    async def main() -> None:
+        system, ref, seen = recorder()
+        in_hand = asyncio.ensure_future(ref.ask(lambda _: asyncio.sleep(2, "finished")))
+        left = asyncio.ensure_future(ref.ask("left"))
+        await asyncio.sleep(1)
+        await system.stop()
+        assert await in_hand == "finished"
+        with pytest.raises(Gone, match="recorder@a was stopped"):
+            await left
+        assert seen == ["call"]
+
+    run(main())
+
+
+def test_stop_cancels_an_actor_that_does_not_end_in_five_seconds() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder(restart=RestartLimit())
+        asking = asyncio.ensure_future(ref.ask(sleep(900), timeout_s=950))
+        await asyncio.sleep(1)
+        await system.stop()
+        assert now() == pytest.approx(6)
+        with pytest.raises(Gone, match="was cancelled"):
+            await asking
+        assert system.statistics().mailboxes == ()
+
+    run(main())
+
+
+def test_an_actor_can_stop_itself_and_stopping_nobody_is_no_error() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder()
+        assert await ref.ask(lambda actor: actor.system.stop("recorder")) is None
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert system.statistics().mailboxes == ()
+        await system.stop("recorder")
+        await system.stop()
+
+    run(main())
+
+
+def test_a_name_is_a_word_that_is_free() -> None:
+    async def main() -> None:
+        system, _, _ = recorder()
+        with pytest.raises(ValueError, match="recorder@a exists already"):
+            system.spawn("recorder", Actor)
+        for name in ("", "x@a"):
+            with pytest.raises(ValueError, match="no actor name"):
+                system.spawn(name, Actor)
+        with pytest.raises(ZeroDivisionError):
+            system.spawn("broken", lambda: Recorder([1 // 0]))
+        system.spawn("broken", lambda: Recorder([]))
+        await system.stop()
+
+    run(main())

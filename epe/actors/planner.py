@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from msgspec import Struct
 
+from epe.actors.admission import Limits, closed, full, too_late, twice, workload_of
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
+from epe.actors.lines import log_admitted, log_ended
 from epe.actors.trajectory import Running, Trajectory
 from epe.families import Family
 from epe.messages import (
@@ -37,7 +39,7 @@ from epe.messages import (
     Submit,
 )
 from epe.planning.calibration import Pinned, Round
-from epe.planning.costs import CostTable, Workload
+from epe.planning.costs import CostTable
 from epe.planning.forecast import predicted_finish_s
 from epe.planning.view import Assignment, Policy, RankView, View, fault_of
 from epe.planning.work import cost_key, split_of
@@ -48,16 +50,13 @@ log = get_logger("planner")
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
-    """What the planner knows of its stage."""
+    """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2."""
 
     family: Family
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
-    max_pending: int = 256
-    max_inflight: int = 64
-    default_deadline_s: float | None = None
-    refuse_late: bool = False
     correct_costs: bool = True
+    limits: Limits
 
 
 class _Expire(Struct, frozen=True, kw_only=True):
@@ -79,18 +78,18 @@ class Planner(Actor):
         policy: Policy,
         fallback: Policy,
         costs: CostTable,
-        warmup: Iterator[Round] = iter(()),
+        warmup: Iterable[Round] = (),
         epoch: int = 0,
-        failed: Callable[[str], None] = lambda reason: None,
+        phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.settings = settings
         self.directory = directory
         self.policy = policy
         self.fallback = fallback
         self.costs = costs
-        self.warmup = warmup
+        self.warmup = iter(warmup)
         self.epoch = epoch
-        self.failed = failed
+        self.phase_changed = phase_changed
         self.phase = "loading"
         self.reason = ""
         self.round: Pinned | None = None
@@ -107,6 +106,10 @@ class Planner(Actor):
         for rank in range(self.directory.world_size):
             self.watch(self.directory.worker(rank))
         self.watch(self.directory.postprocess)
+
+    async def stopped(self, reason: str) -> None:
+        if reason.startswith("crashed") and self.phase != "failed":
+            self._enter("failed", f"the planner {reason}")
 
     async def receive(self, message: object) -> object:
         match message:
@@ -141,14 +144,10 @@ class Planner(Actor):
         predicted_s = predicted_finish_s(self._view(), request.id, self.settings.widths) - now_s
         trajectory.predicted_s = predicted_s
         late = trajectory.deadline_s is not None and now_s + predicted_s > trajectory.deadline_s
-        if late and self.settings.refuse_late:
+        if late and self.settings.limits.refuse_late:
             del self.trajectories[request.id]
-            message = (
-                f"the deadline of {request.deadline_s:g} s would be missed: the earliest finish is in "
-                f"{predicted_s:.3g} s; ask for a later deadline, a smaller size or fewer steps"
-            )
-            return Rejected(failure=Failure(kind=FailureKind.REFUSED, message=message, param="deadline_ms"))
-        self._log_admitted(trajectory, late=late)
+            return Rejected(failure=too_late(request, predicted_s=predicted_s))
+        log_admitted(request, predicted_s=predicted_s, late=late)
         if request.on_deadline == "expire" and request.deadline_s is not None:
             self.after(request.deadline_s, _Expire(request_id=request.id))
         self._plan()
@@ -156,28 +155,18 @@ class Planner(Actor):
 
     def _refusal(self, request: Request) -> Failure | None:
         if self.phase != "running":
-            retry_s = None if self.phase in ("draining", "failed") else 5.0
-            message = f"the service is {self.phase}; it takes no request now"
-            return Failure(kind=FailureKind.REFUSED, message=message, retry_after_s=retry_s)
+            return closed(self.phase, self.reason)
         if request.id in self.trajectories:
-            message = f"request id {request.id!r} is already in work; use another one"
-            return Failure(kind=FailureKind.BAD_REQUEST, message=message, param="id")
-        waiting = [t for t in self.trajectories.values() if not t.lane]
-        if len(waiting) >= self.settings.max_pending:
-            last = list(self.trajectories)[0]
-            retry_s = predicted_finish_s(self._view(), last, self.settings.widths) - self.now_s
-            message = f"{len(waiting)} requests are waiting, which is the limit; try again later"
-            return Failure(kind=FailureKind.REFUSED, message=message, retry_after_s=max(1.0, retry_s))
+            return twice(request.id)
+        num_waiting = sum(not t.lane for t in self.trajectories.values())
+        if num_waiting >= self.settings.limits.max_pending:
+            first = next(iter(self.trajectories))
+            finish_s = predicted_finish_s(self._view(), first, self.settings.widths)
+            return full(num_waiting, retry_s=max(1.0, finish_s - self.now_s))
         return None
 
     def _admit(self, request: Request, *, for_client: bool) -> Trajectory:
-        family = self.settings.family
-        size = {"height": request.height, "width": request.width, "num_frames": request.num_frames}
-        workload = Workload(
-            tokens=family.num_tokens(**size),
-            conditions=request.num_conditions,
-            state_bytes=family.state_bytes(**size),
-        )
+        workload = workload_of(self.settings.family, request)
         trajectory = Trajectory(request, workload, now_s=self.now_s, for_client=for_client)
         self.trajectories[request.id] = trajectory
         return trajectory
@@ -221,7 +210,9 @@ class Planner(Actor):
                 RankView(
                     rank=rank,
                     num_leases=len(leases),
-                    free_s=max(now_s, leases[0].sent_s + sum(r.expected_s for r in leases)) if leases else now_s,
+                    free_s=max(now_s, leases[0].sent_s + sum(r.expected_s for r in leases))
+                    if leases
+                    else now_s,
                 )
                 for rank, leases in busy.items()
             ),
@@ -230,7 +221,7 @@ class Planner(Actor):
         )
 
     def _in_view(self) -> Iterator[Trajectory]:
-        room = self.settings.max_inflight
+        room = self.settings.limits.max_inflight
         for trajectory in self.trajectories.values():
             if trajectory.wants_lease and (trajectory.lane or room > 0):
                 room -= 1
@@ -352,7 +343,7 @@ class Planner(Actor):
             self.ref(self.directory.desk).tell(
                 Ended(request_id=trajectory.request.id, account=account, failure=failure)
             )
-            self._log_ended(trajectory, failure)
+            log_ended(account, failure)
         elif failure is not None:
             self._fail(f"the warm-up failed: {failure.message}")
         if self.round is not None and not self.trajectories:
@@ -368,9 +359,11 @@ class Planner(Actor):
 
     def _rank_ready(self, message: RankReady) -> None:
         self.ready[message.rank] = message
-        log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=round(message.load_s, 2))
+        log.info(
+            "rank.became_ready", rank=message.rank, device=message.device, load_s=round(message.load_s, 2)
+        )
         if self.phase == "loading" and len(self.ready) == self.directory.world_size:
-            self.phase = "warming"
+            self._enter("warming")
             self._next_round()
 
     def _next_round(self) -> None:
@@ -380,8 +373,7 @@ class Planner(Actor):
             self.round = None
             self.costs.settle()
             if self.phase == "warming":
-                self.phase = "running"
-                log.info("service.became_ready", costs=len(self.costs.measured))
+                self._enter("running")
             return
         self.round = Pinned(step.lanes)
         for request in step.requests:
@@ -402,20 +394,19 @@ class Planner(Actor):
         """The world cannot go on: every request ends, and whoever started the service hears why."""
         if self.phase == "failed":
             return
-        self.phase, self.reason, self.round = "failed", reason, None
-        log.error("service.failed", reason=reason)
+        self.round = None
+        self._enter("failed", reason)
         self.running.clear()
         for trajectory in list(self.trajectories.values()):
             trajectory.holders = set()
             self._end(trajectory, Failure(kind=FailureKind.RANK_LOST, message=reason, stage=trajectory.stage))
-        self.failed(reason)
 
     def _drain(self, reason: str) -> asyncio.Future[bool]:
         done = asyncio.get_running_loop().create_future()
         self.drained.append(done)
         if self.phase != "failed":
-            self.phase, self.reason, self.warmup = "draining", reason, iter(())
-        log.info("service.began_draining", reason=reason, num_requests=len(self.trajectories))
+            self.warmup = iter(())
+            self._enter("draining", reason)
         if not self.trajectories:
             self._release_drained()
         return done
@@ -427,6 +418,12 @@ class Planner(Actor):
         self.drained.clear()
 
     # --- what is seen from outside ---
+
+    def _enter(self, phase: str, reason: str = "") -> None:
+        """loading, warming, running, draining, failed: never backwards."""
+        self.phase, self.reason = phase, reason
+        log.info("service.changed_phase", phase=phase, reason=reason, num_requests=len(self.trajectories))
+        self.phase_changed(phase, reason)
 
     @property
     def now_s(self) -> float:
@@ -459,33 +456,3 @@ class Planner(Actor):
         if layout != self.layout:
             self.layout = layout
             log.info("layout.changed", lanes=[list(ranks) for ranks in layout])
-
-    def _log_admitted(self, trajectory: Trajectory, *, late: bool) -> None:
-        request = trajectory.request
-        log.info(
-            "request.admitted",
-            request=request.id,
-            size=f"{request.width}x{request.height}",
-            steps=request.num_steps,
-            predicted_s=round(trajectory.predicted_s, 3),
-            late=late,
-        )
-
-    def _log_ended(self, trajectory: Trajectory, failure: Failure | None) -> None:
-        """The canonical line of a request."""
-        account = trajectory.account(now_s=self.now_s)
-        event = "request.finished" if failure is None else "request.failed"
-        log.info(
-            event,
-            request=account.request_id,
-            queue_s=round(account.queue_s, 4),
-            encode_s=round(account.encode_s, 4),
-            denoise_s=round(account.denoise_s, 4),
-            decode_s=round(account.decode_s, 4),
-            finish_s=round(account.finish_s, 4),
-            total_s=round(account.total_s, 4),
-            predicted_s=round(account.predicted_s, 4),
-            migrations=account.num_migrations,
-            lanes=[list(visit.ranks) for visit in account.visits if visit.stage is Stage.DENOISE],
-            failure=None if failure is None else f"{failure.kind}: {failure.message}",
-        )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
@@ -24,6 +25,14 @@ class Outcome:
     decoded: Parcel | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a rank shall end; `orderly` when it was told to."""
+
+    reason: str
+    orderly: bool
+
+
 class Device(Protocol):
     """Runs leases one after the other, in the order in which they are given (real: a thread; in tests: a timer)."""
 
@@ -38,7 +47,7 @@ class Device(Protocol):
 
 
 class Worker(Actor):
-    """The actor of one rank. `stopped_by` is completed with the reason when the rank shall end."""
+    """The actor of one rank. `stopped_by` is completed when the rank shall end."""
 
     inbox = 4096
 
@@ -49,7 +58,7 @@ class Worker(Actor):
         directory: Directory,
         device: Device,
         ready: RankReady,
-        stopped_by: asyncio.Future[str],
+        stopped_by: asyncio.Future[Ending],
         fetch_timeout_s: float = 60.0,
     ) -> None:
         self.rank = rank
@@ -74,15 +83,15 @@ class Worker(Actor):
             case Drop(request_ids=request_ids):
                 self.device.drop(request_ids)
             case Stop(reason=reason):
-                self._stop(reason)
+                self._stop(Ending(reason, orderly=True))
             case Down(address=address, reason=reason):
-                self._stop(f"{address} is gone: {reason}")
+                self._stop(Ending(f"{address} is gone: {reason}", orderly=False))
         return None
 
     async def stopped(self, reason: str) -> None:
         for task in self.tasks:
             task.cancel()
-        self._stop(reason)
+        self._stop(Ending(reason, orderly=False))
 
     def _lease(self, lease: Lease) -> None:
         source = lease.source_of(self.rank)
@@ -109,17 +118,18 @@ class Worker(Actor):
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
 
-    def _own(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._disown)
 
     def _disown(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            self._stop(f"the worker failed: {type(error).__name__}: {error}")
+            reason = f"the worker failed: {type(error).__name__}: {error}"
+            self._stop(Ending(reason, orderly=False))
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, ending: Ending) -> None:
         if not self.stopped_by.done():
-            log.info("rank.was_stopped", rank=self.rank, reason=reason)
-            self.stopped_by.set_result(reason)
+            log.info("rank.was_stopped", rank=self.rank, reason=ending.reason)
+            self.stopped_by.set_result(ending)

@@ -34,7 +34,9 @@ def run(argv: Sequence[str]) -> int:
         launcher_hosts_store=place.agent_hosts_store,
         attempt=place.attempt,
     )
-    run_generate(options, meeting)
+    elapsed_s = run_generate(options, meeting)
+    if elapsed_s is not None:
+        print(f"elapsed_s={elapsed_s:.3f}")
     return 0
 
 

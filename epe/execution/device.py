@@ -111,7 +111,9 @@ class ThreadDevice:
         if lease.lane.width > 1 and lease.stage is Stage.DENOISE:
             self.lanes.drop(lease.lane)
         if isinstance(error, torch.OutOfMemoryError):
-            error = OutOfMemory(f"the device has no memory for stage {lease.stage}: {error}", stage=lease.stage)
+            error = OutOfMemory(
+                f"the device has no memory for stage {lease.stage}: {error}", stage=lease.stage
+            )
         failure = failure_of(error, stage=lease.stage, step=lease.first_step)
         self.states.end(lease.request.id, failure.message)
         return LeaseFailed(

@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 
-from epe.errors import NonFinite
 from epe.execution.states import States
 from epe.messages import Lane, Lease, Stage
 from epe.models.contract import Adapter, State
+from epe.models.finite import check_finite
 from epe.transport.exchange import Exchange, SoloExchange
 
 
 class Lanes(Protocol):
     """Gives the exchange of a lane, built once and kept."""
 
-    def exchange(self, lane: Lane) -> Exchange:
-        """The exchange of an ordered tuple of ranks that this rank is in."""
+    def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
+        """The exchange of an ordered tuple of ranks that this rank is in, for the lease `seq`."""
 
     def drop(self, lane: Lane) -> None:
         """Close an exchange that has failed; it is not given out again."""
@@ -30,7 +29,7 @@ class Lanes(Protocol):
 class SoloLanes:
     """The lanes of a world of one rank."""
 
-    def exchange(self, lane: Lane) -> Exchange:
+    def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
         return SoloExchange()
 
     def drop(self, lane: Lane) -> None:
@@ -69,19 +68,8 @@ def run_lease(
 def denoised(lease: Lease, *, adapter: Adapter, lanes: Lanes, states: States) -> State:
     """The state after the steps of a lease. It is kept only when all of them are done."""
     state = states.take(lease.request.id, lease.first_step)
-    exchange = lanes.exchange(lease.lane)
+    exchange = lanes.exchange(lease.lane, seq=lease.seq)
     for _ in range(lease.num_steps):
         state = adapter.step(state, exchange, lease.split)
-    check_finite(state, stage=Stage.DENOISE)
+    check_finite(state)
     return state
-
-
-def check_finite(state: State, *, stage: Stage) -> None:
-    """Raises `NonFinite` for NaN or Inf in any tensor that is floating-point (once a lease: one reduction)."""
-    for name, tensor in state.tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise NonFinite(
-                f"{name} hold NaN or Inf after step {state.step}; try another seed, guidance scale or dtype",
-                stage=stage,
-                step=state.step,
-            )

@@ -18,7 +18,7 @@ from epe.launch.spec import ChildSpec
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
 from epe.launch.trampoline import die_with_parent
 
-CHILD_COMMAND = (sys.executable, "-m", "epe.runtime.child")
+CHILD_COMMAND = (sys.executable, "-m", "epe.cli.child")
 
 
 def run_serve(

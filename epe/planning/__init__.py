@@ -1,1 +1,1 @@
-"""Who works on what next: costs and their correction, policies, forecasts, warm-up. Pure: no clock, no I/O, no torch."""
+"""Who works on what next: costs, policies, forecasts, warm-up. Pure: no clock, no I/O, no torch."""

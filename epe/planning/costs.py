@@ -98,8 +98,11 @@ class CostTable:
         self._samples.clear()
 
     def observe(self, key: CostKey, seconds: float) -> None:
-        """Correct the cost of exactly this key by a measurement made in service."""
-        if seconds > 0:
+        """Correct the cost of exactly this key by a measurement made in service; the first one of a key that the
+        warm-up did not measure becomes its entry (so that its other widths are fitted from it, not from a guess)."""
+        if seconds > 0 and key not in self.measured:
+            self.measured[key] = seconds
+        elif seconds > 0:
             self.corrections.setdefault(key, Correction()).observe(seconds / self.tabled(key))
 
     def seconds(self, key: CostKey) -> float:

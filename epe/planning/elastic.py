@@ -47,9 +47,9 @@ class Elastic:
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
         set_ = self.settings
-        order = by_urgency(
-            view, set_.widths, starvation_s=set_.starvation_s, guard_s=set_.deadline_guard_s
-        )[: set_.max_looked_at]
+        order = by_urgency(view, set_.widths, starvation_s=set_.starvation_s, guard_s=set_.deadline_guard_s)[
+            : set_.max_looked_at
+        ]
         if not order:
             return ()
         layout = min(self._candidates(view, order), key=lambda layout: self._score(view, order, layout))
@@ -110,9 +110,7 @@ class Elastic:
         starved = sum(
             view.now_s - t.served_s > self.settings.starvation_s and t.request_id not in inside for t in order
         )
-        late = [
-            max(0.0, end - t.deadline_s) for t, end in ends if t.deadline_s is not None
-        ]
+        late = [max(0.0, end - t.deadline_s) for t, end in ends if t.deadline_s is not None]
         flow = sum(end - view.now_s for _, end in ends)
         moving = sum(self._moving_s(view.costs, t, width) for t, width in layout)
         idle = len(view.ranks) - sum(width for _, width in layout)
@@ -126,7 +124,10 @@ class Elastic:
         first = [t for t in order if t.request_id in widths]
         rest = [t for t in order if t.request_id not in widths]
         jobs = [
-            (widths[t.request_id], remaining_s(view.costs, t, self._later_width(view, t, widths[t.request_id])))
+            (
+                widths[t.request_id],
+                remaining_s(view.costs, t, self._later_width(view, t, widths[t.request_id])),
+            )
             for t in first
         ]
         for trajectory in rest:

@@ -1,0 +1,1 @@
+"""Wires leader and ranks together, and offers them to a program as an async API."""

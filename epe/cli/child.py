@@ -1,0 +1,141 @@
+"""What a parent of `epe serve` starts: the leader or one rank, as the spec in `EPE_CHILD` says.
+
+Here the planner's side and HTTP are put together; no other room knows both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+import uvloop
+from torch.distributed import Store
+
+from epe.config.load import load_stage
+from epe.config.stage import Stage
+from epe.errors import BadInput, EpeError
+from epe.launch.lifeline import Lifeline
+from epe.launch.spec import ChildSpec, read_spec
+from epe.runtime.rank import Seat
+from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, run_rank
+from epe.server.app import make_app, serve
+from epe.telemetry.log import configure, get_logger
+from epe.transport.store import host_store, join_store, split_store
+
+log = get_logger("child")
+
+
+def main() -> None:
+    """Take the place that the parent gave; ends the process."""
+    spec = read_spec(os.environ)
+    lifeline = _hold(spec)
+    configure(node="leader" if spec.rank is None else f"r{spec.rank}")
+    try:
+        code = _run(_lead(spec) if spec.role == "leader" else _draw(spec, lifeline))
+    except EpeError as error:
+        print(f"epe: {spec.name}: {error}", file=sys.stderr)
+        code = 2 if isinstance(error, BadInput) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that load or compute may be at work still; nothing of theirs is wanted.
+    os._exit(code)
+
+
+def _hold(spec: ChildSpec) -> Lifeline | None:
+    if spec.lifeline_fd is None:
+        return None
+    lifeline = Lifeline(spec.lifeline_fd)
+    lifeline.watch()
+    return lifeline
+
+
+def _run(work: Coroutine[Any, Any, int]) -> int:
+    code: int = uvloop.run(work)
+    return code
+
+
+async def _lead(spec: ChildSpec) -> int:
+    """The leader: forms the world, serves, and drains when it is told to end."""
+    asked = _hear_sigterm()
+    stage = load_stage(spec.stage_path)
+    process = LeaderProcess(stage)
+    serving = asyncio.create_task(_serve(spec, stage, process))
+    ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        serving.result()  # it only ends by itself when it could not start
+    orderly = asked.done() and not process.failure.done()
+    reason = "the service was asked to end" if orderly else process.failure.result()
+    drained = await process.drain(reason=reason)
+    serving.cancel()
+    await asyncio.wait({serving})
+    await process.close(reason=reason)
+    log.info("service.ended", reason=reason, drained=drained)
+    return 0 if orderly else 1
+
+
+async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
+    """Open the world and answer HTTP until cancelled."""
+    store = await asyncio.to_thread(_store, spec)
+
+    def phase_changed(phase: str) -> None:
+        if phase == "running":
+            log.info("service.became_ready", url=f"http://{spec.host}:{spec.port}", ranks=spec.world_size)
+
+    leader = await process.open(store, epoch=spec.epoch, phase_changed=phase_changed)
+    app = make_app(leader.desk, family=stage.family, name=stage.name, defaults=stage.request_defaults)
+    assert spec.http_fd is not None, "the parent has bound the port"
+    runner = await serve(app, socket.socket(fileno=spec.http_fd))
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await runner.cleanup()
+
+
+async def _draw(spec: ChildSpec, lifeline: Lifeline | None) -> int:
+    """A rank: joins the world and works until it is stopped."""
+    assert spec.rank is not None
+    stage = load_stage(spec.stage_path)
+    store = await asyncio.to_thread(_store, spec)
+    seat = Seat(
+        rank=spec.rank,
+        world_size=spec.world_size,
+        device_index=spec.device_index or 0,
+        store=store,
+        epoch=spec.epoch,
+    )
+    ending = await run_rank(stage, seat=seat, joined=lifeline.tell_joined if lifeline else lambda: None)
+    return 0 if ending.orderly else 1
+
+
+def _store(spec: ChildSpec) -> Store:
+    """This world's part of the store, which the leader keeps where no launcher does."""
+    if spec.hosts_store:
+        listen = None if spec.store_fd is None else socket.socket(fileno=spec.store_fd)
+        store = host_store(listen, host=spec.store_host, port=spec.store_port)
+    else:
+        store = join_store(spec.store_host, spec.store_port, timeout_s=JOIN_TIMEOUT_S)
+    return split_store(store, spec.epoch, attempt=spec.attempt)
+
+
+def _hear_sigterm() -> asyncio.Future[None]:
+    """Completed at the first SIGTERM; Ctrl-C is the parent's business."""
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+
+    def hear() -> None:
+        if not asked.done():
+            asked.set_result(None)
+
+    loop.add_signal_handler(signal.SIGTERM, hear)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    return asked
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""`epe generate`: one picture on all ranks that run this command, then the file and its sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+import uvloop
+
+from epe.actors.desk import Result
+from epe.config.generate import GenerateOptions
+from epe.config.load import build_stage
+from epe.config.stage import Stage as StageFile
+from epe.media.picture import encode_image
+from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
+from epe.messages import OutputFormat, Progress, Stage
+from epe.runtime.embedded import EmbeddedDiffusionRuntime
+from epe.runtime.rank import Seat, owns_its_gpu, pick_device
+from epe.telemetry.log import configure
+from epe.transport.store import host_store, join_store, split_store
+
+STORE_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Which of the processes that run this command this one is, and where they meet."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    store_host: str = "127.0.0.1"
+    store_port: int = 0
+    launcher_hosts_store: bool = False
+    attempt: int = 0
+
+
+def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
+    """Draw the picture over a lane of all ranks; rank 0 writes it and returns its `elapsed_s`, the others None.
+
+    That covers text encoding, denoising, decoding and postprocessing, with device work waited for;
+    not loading, not saving.
+    """
+    configure(level="warning", node=f"r{meeting.rank}")
+    elapsed_s: float | None = uvloop.run(_generate(options, meeting))
+    return elapsed_s
+
+
+async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
+    stage = _stage(options, meeting.world_size)
+    async with EmbeddedDiffusionRuntime(stage, seat=_seat(meeting)) as runtime:
+        if not runtime.is_leader:
+            return None
+        request = msgspec.structs.replace(options.request, output_format=OutputFormat.RAW)
+        begin_s = time.perf_counter()
+        handle = await runtime.submit(request, watcher=progress_bar())
+        result = await handle.result()
+        elapsed_s = time.perf_counter() - begin_s
+        await asyncio.to_thread(_save, options, meeting, stage, result, elapsed_s)
+    return elapsed_s
+
+
+def _stage(options: GenerateOptions, world_size: int) -> StageFile:
+    """A stage that draws this one picture over the whole world."""
+    request = options.request
+    return build_stage(
+        {
+            "name": "generate",
+            "factory": options.family,
+            "gpu": list(range(world_size)),
+            "device": options.device,
+            "dtype": options.dtype,
+            "parallelism": {
+                "cp": {
+                    "world_size": world_size,
+                    "attention_mode": options.transport.method,
+                    "agkv_transport": options.transport.backend,
+                },
+                "scheduler": {
+                    "policy": "static_cp",
+                    "allowed_lane_widths": [world_size],
+                    "pulse_ms": 1000,
+                    "warmup_resolutions": [[request.height, request.width]],
+                },
+                "model": {"cfg_parallel_degree": options.cfg_parallel_degree},
+            },
+            "factory_args": {"model_path": options.model_path},
+        }
+    )
+
+
+def _seat(meeting: Meeting) -> Seat:
+    if meeting.world_size == 1:
+        return Seat(rank=0, world_size=1, device_index=meeting.local_rank)
+    hosts = meeting.rank == 0 and not meeting.launcher_hosts_store
+    store = (
+        host_store(host=meeting.store_host, port=meeting.store_port)
+        if hosts
+        else join_store(meeting.store_host, meeting.store_port, timeout_s=STORE_TIMEOUT_S)
+    )
+    return Seat(
+        rank=meeting.rank,
+        world_size=meeting.world_size,
+        device_index=meeting.local_rank,
+        store=split_store(store, 0, attempt=meeting.attempt),
+    )
+
+
+def _save(
+    options: GenerateOptions, meeting: Meeting, stage: StageFile, result: Result, elapsed_s: float
+) -> None:
+    request = options.request
+    picture = np.asarray(result.pixels)[0]
+    data = encode_image(picture, format=request.output_format, compression=request.output_compression)
+    write_whole(options.output, data)
+    sidecar = make_sidecar(options, _effective(options, meeting, stage, result), elapsed_s=elapsed_s)
+    write_sidecar(options.sidecar, sidecar)
+
+
+def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, result: Result) -> Effective:
+    """How the work was in fact divided."""
+    target = pick_device(options.device, index=meeting.local_rank)
+    width = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
+    backend: Literal["gloo", "nccl"] = "nccl" if owns_its_gpu(target, meeting.world_size) else "gloo"
+    guided = options.request.num_conditions == 2
+    return Effective(
+        world_size=meeting.world_size,
+        device=target.type,
+        dtype=_dtype(options, target.type),
+        cp_backend=None if width == 1 else backend,
+        cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
+        lane_width=width,
+    )
+
+
+def _dtype(options: GenerateOptions, device: str) -> str:
+    if options.dtype != "auto":
+        return options.dtype
+    return "bfloat16" if device == "cuda" else "float32"
+
+
+def progress_bar() -> Callable[[Progress], None] | None:
+    """Draws the steps on a terminal; None elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+
+    def draw(progress: Progress) -> None:
+        filled = 30 * progress.step // progress.num_steps
+        bar = "#" * filled + "." * (30 - filled)
+        end = "\n" if progress.stage is Stage.DECODE else ""
+        sys.stderr.write(f"\r{progress.stage:<8}[{bar}] {progress.step}/{progress.num_steps}{end}")
+        sys.stderr.flush()
+
+    return draw

@@ -1,0 +1,120 @@
+"""The two kinds of process of a service: the leader, which plans and serves, and the rank, which draws."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from torch.distributed import Store
+
+from epe.actors.core import ActorSystem
+from epe.actors.directory import Directory
+from epe.actors.worker import Ending
+from epe.config.stage import Stage
+from epe.errors import StartFailed
+from epe.messages import Stop
+from epe.runtime.leader import Leader
+from epe.runtime.rank import Rank, Seat
+from epe.telemetry.log import get_logger
+from epe.transport.rpc import RpcLink
+
+LEADER = "leader"
+# A world forms when its slowest process has imported torch; on a loaded machine that takes a while.
+JOIN_TIMEOUT_S = 180.0
+
+log = get_logger("runtime")
+
+
+def service_directory(world_size: int) -> Directory:
+    """In a service the leader is a process of its own, without a device."""
+    return Directory(leader=LEADER, nodes=tuple(f"r{rank}" for rank in range(world_size)))
+
+
+class LeaderProcess:
+    """The leader of a service, from the forming of the world to its end."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.directory = service_directory(stage.world_size)
+        self.system = ActorSystem(LEADER)
+        self.leader: Leader | None = None
+        self.link: RpcLink | None = None
+        self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._watchers: list[Callable[[str], None]] = []
+
+    async def open(self, store: Store, *, epoch: int, phase_changed: Callable[[str], None]) -> Leader:
+        """Form the world and start the actors."""
+        self._watchers.append(phase_changed)
+        self.link = await _open_link(self.system, store, epoch, LEADER, self.directory)
+        self.leader = Leader(
+            self.system,
+            directory=self.directory,
+            stage=self.stage,
+            warm_up=True,
+            phase_changed=self._phase_changed,
+        )
+        return self.leader
+
+    async def drain(self, *, reason: str) -> bool:
+        """Let what was taken end within `service.drain_s`; False if something was left."""
+        if self.leader is None or self.failure.done():
+            return False
+        try:
+            await self.leader.desk.drain(reason=reason, timeout_s=self.stage.service.drain_s)
+        except TimeoutError:
+            log.warning("drain.timed_out", drain_s=self.stage.service.drain_s)
+            return False
+        return True
+
+    async def close(self, *, reason: str) -> None:
+        """Let the ranks go and end."""
+        if self.link is not None:
+            for rank in range(self.directory.world_size):
+                self.system.ref(self.directory.worker(rank)).tell(Stop(reason=reason))
+            # The last messages leave before the link is closed.
+            await asyncio.sleep(0.1)
+        if self.leader is not None:
+            await self.leader.close()
+        if self.link is not None:
+            await self.link.close()
+
+    def _phase_changed(self, phase: str, reason: str) -> None:
+        if phase == "failed" and not self.failure.done():
+            self.failure.set_result(reason)
+        for watcher in self._watchers:
+            watcher(phase)
+
+
+async def run_rank(stage: Stage, *, seat: Seat, joined: Callable[[], None] = lambda: None) -> Ending:
+    """A rank of a service until it is stopped; `joined` is called when the leader's word reaches it."""
+    assert seat.store is not None, "a rank of a service meets its leader through a store"
+    directory = service_directory(seat.world_size)
+    node = directory.nodes[seat.rank]
+    system = ActorSystem(node)
+    link = await _open_link(system, seat.store, seat.epoch, node, directory)
+    joined()
+    try:
+        rank = await Rank.start(system, seat=seat, directory=directory, stage=stage)
+        ending = await rank.stopped_by
+        await rank.close()
+        return ending
+    finally:
+        await link.close()
+
+
+async def _open_link(
+    system: ActorSystem, store: Store, epoch: int, node: str, directory: Directory
+) -> RpcLink:
+    try:
+        link = await RpcLink.open(
+            system,
+            store=store,
+            epoch=epoch,
+            node=node,
+            members=(directory.leader, *directory.nodes),
+            timeout_s=JOIN_TIMEOUT_S,
+        )
+    except TimeoutError as error:
+        raise StartFailed(f"{node}: the world did not form within {JOIN_TIMEOUT_S:g} s") from error
+    system.attach(link)
+    return link

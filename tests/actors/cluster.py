@@ -1,0 +1,162 @@
+"""A whole service in virtual time: the real planner, workers, postprocess actor and desk on simulated devices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from epe.actors.admission import Limits
+from epe.actors.core import ActorSystem, RestartLimit
+from epe.actors.desk import Desk, Result
+from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory, worker_name
+from epe.actors.planner import Planner, PlannerSettings
+from epe.actors.postprocess import Postprocess
+from epe.actors.worker import Worker
+from epe.families import family
+from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
+from epe.planning.calibration import Round
+from epe.planning.costs import CostTable
+from epe.planning.elastic import Elastic, ElasticSettings
+from epe.planning.view import Policy
+from epe.simulator.device import Fault, SimulatedDevice, SimulatedWorld
+from epe.transport.memory import MemoryNetwork
+
+STEP_S = 1e-4
+
+
+def lease_seconds(lease: Lease) -> float:
+    """Device seconds: steps scale with tokens and conditions, less than linearly with the width."""
+    request = lease.request
+    tokens = request.height * request.width // 256
+    match lease.stage:
+        case Stage.ENCODE:
+            return 0.01
+        case Stage.DENOISE:
+            work = STEP_S * tokens * request.num_conditions
+            return lease.num_steps * (work / lease.lane.width**0.9 + 1e-3)
+        case _:
+            return 0.02 + 1e-5 * tokens
+
+
+def request(name: str, *, size: int = 256, steps: int = 8, **fields: object) -> Request:
+    return Request(
+        id=name,
+        prompt="a cube",
+        height=size,
+        width=size,
+        num_steps=steps,
+        guidance_scale=5.0,
+        seed=1,
+        output_format=OutputFormat.PNG,
+        **fields,
+    )
+
+
+@dataclass
+class Cluster:
+    """`world_size` ranks and a leader; nodes are processes of their own on a simulated network."""
+
+    world_size: int = 4
+    seed: int = 0
+    policy: Policy | None = None
+    warmup: Iterable[Round] = ()
+    limits: Limits = field(default_factory=Limits)
+    fault: Fault = lambda lease, rank: None
+    seconds: Callable[[Lease], float] = lease_seconds
+    jitter: float = 0.1
+    phases: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.network = MemoryNetwork(seed=self.seed, latency_s=(0.0002, 0.002))
+        self.world = SimulatedWorld(self.seconds, seed=self.seed, jitter=self.jitter, fault=self.fault)
+        nodes = tuple(f"r{rank}" for rank in range(self.world_size))
+        self.directory = Directory(leader="leader", nodes=nodes)
+        self.devices = [SimulatedDevice(rank, self.world) for rank in range(self.world_size)]
+        self.widths = tuple(range(1, self.world_size + 1))
+        self.elastic = Elastic(ElasticSettings(widths=self.widths))
+        self.systems: dict[str, ActorSystem] = {}
+        self.endings: dict[int, asyncio.Future] = {}
+
+    async def start(self) -> Desk:
+        system = self._system("leader")
+        self.planner = self._planner()
+        self.desk = Desk(directory=self.directory)
+        system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
+        system.spawn(PLANNER, lambda: self.planner)
+        system.spawn(DESK, lambda: self.desk)
+        for rank in range(self.world_size):
+            self._start_rank(rank)
+        while self.planner.phase != "running":
+            await asyncio.sleep(0.01)
+        return self.desk
+
+    async def draw(self, *requests: Request, gap_s: float = 0.0) -> list[Result | BaseException]:
+        """Submit one after the other and wait for all; errors are results too."""
+
+        async def one(index: int, each: Request) -> Result:
+            await asyncio.sleep(index * gap_s)
+            handle = await self.desk.submit(each)
+            return await handle.result()
+
+        work = (one(index, each) for index, each in enumerate(requests))
+        return await asyncio.gather(*work, return_exceptions=True)
+
+    async def stop(self) -> None:
+        for system in self.systems.values():
+            await system.stop()
+
+    def check_clean(self) -> None:
+        """Nothing of any request is left anywhere."""
+        assert self.planner.trajectories == {}
+        assert self.planner.running == {}
+        assert self.desk.entries == {}
+        assert [device.steps for device in self.devices] == [{}] * self.world_size
+
+    def check_lanes(self) -> None:
+        """No rank was in two lanes at once."""
+        for rank in range(self.world_size):
+            visits = sorted((b, e) for b, e, lease in self.world.visits if rank in lease.lane.ranks)
+            for (_, end), (begin, _) in zip(visits, visits[1:], strict=False):
+                assert begin >= end - 1e-9
+
+    def _system(self, node: str) -> ActorSystem:
+        system = self.systems[node] = ActorSystem(node)
+        system.attach(self.network.join(node, system))
+        return system
+
+    def _start_rank(self, rank: int) -> None:
+        ending = self.endings[rank] = asyncio.get_running_loop().create_future()
+        ready = RankReady(rank=rank, device="simulated", fingerprint="simulated", load_s=0.0)
+        self._system(f"r{rank}").spawn(
+            worker_name(rank),
+            lambda: Worker(
+                rank,
+                directory=self.directory,
+                device=self.devices[rank],
+                ready=ready,
+                stopped_by=ending,
+            ),
+        )
+
+    def _planner(self) -> Planner:
+        settings = PlannerSettings(family=family("zimage"), widths=self.widths, limits=self.limits)
+        return Planner(
+            settings,
+            directory=self.directory,
+            policy=self.policy or self.elastic,
+            fallback=self.elastic,
+            costs=CostTable(),
+            warmup=self.warmup,
+            phase_changed=lambda phase, reason: self.phases.append((phase, reason)),
+        )
+
+    def _postprocess(self) -> Postprocess:
+        def encode(pixels: object, decoded: object) -> Artifact:
+            return Artifact(request_id=decoded.request_id, media_type="image/png", data=b"png")
+
+        async def run_elsewhere(encode: object, pixels: object, decoded: object) -> Artifact:
+            await asyncio.sleep(0.005)
+            return encode(pixels, decoded)
+
+        return Postprocess(directory=self.directory, encode=encode, run_elsewhere=run_elsewhere)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from epe.messages import Stage
+from epe.planning.costs import CostKey, CostTable
+
+
+def key(tokens: int = 1024, width: int = 1, conditions: int = 2) -> CostKey:
+    return CostKey(stage=Stage.DENOISE, tokens=tokens, width=width, conditions=conditions)
+
+
+def test_the_table_holds_the_median_of_the_warm_up_samples():
+    table = CostTable()
+    for seconds in (9.0, 1.0, 1.1):
+        table.record(key(), seconds)
+    table.settle()
+    assert table.seconds(key()) == 1.1
+
+
+def test_a_correction_belongs_to_one_key_alone():
+    table = CostTable({key(1024): 1.0, key(4096): 4.0})
+    for _ in range(30):
+        table.observe(key(1024), 2.0)
+    assert table.seconds(key(1024)) == pytest.approx(2.0, rel=0.01)
+    assert table.seconds(key(4096)) == 4.0
+    assert table.seconds(key(2048)) == pytest.approx(2.0)
+
+
+def test_a_wrong_first_sample_does_not_poison_the_correction():
+    table = CostTable({key(): 1.0})
+    table.observe(key(), 50.0)
+    for _ in range(20):
+        table.observe(key(), 1.0)
+    assert table.seconds(key()) == pytest.approx(1.0)
+
+
+def test_a_cost_that_has_truly_changed_is_believed_the_second_time():
+    table = CostTable({key(): 1.0})
+    table.observe(key(), 1.0)
+    table.observe(key(), 20.0)
+    assert table.seconds(key()) == 1.0
+    table.observe(key(), 21.0)
+    assert table.seconds(key()) == pytest.approx(20.5, rel=0.01)
+
+
+def test_a_single_outlier_is_forgotten():
+    table = CostTable({key(): 1.0})
+    for seconds in (1.0, 30.0, 1.0, 30.0, 1.0):
+        table.observe(key(), seconds)
+    assert table.seconds(key()) == pytest.approx(1.0)
+
+
+def test_sizes_between_the_measured_ones_are_fitted_by_tokens():
+    table = CostTable({key(1000): 1.0, key(4000): 8.0})
+    assert 1.0 < table.seconds(key(2000)) < 8.0
+    assert table.seconds(key(2000)) == pytest.approx(8.0**0.5)
+    assert table.seconds(key(8000)) > 8.0
+
+
+def test_a_single_measured_size_scales_with_tokens_width_and_conditions():
+    table = CostTable({key(1000, width=2, conditions=2): 1.0})
+    assert table.seconds(key(3000, width=2, conditions=2)) == pytest.approx(3.0)
+    assert table.seconds(key(1000, width=4, conditions=2)) == pytest.approx(0.5)
+    assert table.seconds(key(1000, width=2, conditions=1)) == pytest.approx(0.5)
+
+
+def test_an_empty_table_still_says_that_more_work_takes_longer():
+    table = CostTable()
+    assert table.seconds(key(4096)) > table.seconds(key(1024)) > 0
+    assert table.seconds(key(4096, width=4)) < table.seconds(key(4096))
+
+
+def test_the_first_measurement_of_an_unknown_size_informs_its_other_widths():
+    table = CostTable()
+    guess = table.seconds(key(1024, width=1))
+    table.observe(key(1024, width=4), 10 * guess)
+    assert table.seconds(key(1024, width=4)) == pytest.approx(10 * guess)
+    assert table.seconds(key(1024, width=1)) == pytest.approx(40 * guess)
+
+
+def test_a_wrong_first_measurement_of_an_unknown_size_is_recovered_from():
+    table = CostTable()
+    table.observe(key(), 500.0)
+    for _ in range(5):
+        table.observe(key(), 1.0)
+    assert table.seconds(key()) == pytest.approx(1.0)

@@ -1,0 +1,121 @@
+"""Faults of plans, the static policies, forecasts, the warm-up program and the split of a lane."""
+
+from __future__ import annotations
+
+import pytest
+
+from epe.config.load import build_stage
+from epe.errors import BadSetting
+from epe.families import family
+from epe.messages import Split
+from epe.planning.calibration import program
+from epe.planning.forecast import play, predicted_finish_s
+from epe.planning.static import StaticCp, StaticDp
+from epe.planning.view import Assignment, fault_of
+from epe.planning.work import split_of
+from tests.planning.views import trajectory, view
+
+
+def plan(*ranks: int, steps: int = 1, name: str = "a") -> Assignment:
+    return Assignment(request_id=name, ranks=ranks, num_steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "word"),
+    [
+        ((plan(),), "empty"),
+        ((plan(1, 1),), "twice"),
+        ((plan(7),), "do not exist"),
+        ((plan(0), plan(0, name="b")), "two lanes"),
+        ((plan(0), plan(1)), "planned twice"),
+        ((plan(0, name="unknown"),), "not waiting"),
+        ((plan(0, steps=0),), "1 to 20 remain"),
+        ((plan(0, steps=21),), "1 to 20 remain"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_is_named(assignments, word):
+    assert word in fault_of(view(trajectory("a"), trajectory("b")), assignments)
+
+
+def test_a_sound_plan_has_no_fault():
+    assert fault_of(view(trajectory("a"), trajectory("b")), (plan(0, 2), plan(1, name="b"))) is None
+
+
+def test_static_cp_draws_one_request_at_a_time_over_the_world():
+    policy = StaticCp(pulse_s=1.0, pulse_steps=1)
+    (only,) = policy.plan(view(trajectory("late", arrival_s=1.0), trajectory("early", arrival_s=0.0)))
+    assert (only.request_id, only.ranks) == ("early", (0, 1, 2, 3))
+
+
+def test_static_cp_ends_what_it_began_before_a_larger_priority():
+    begun = trajectory("begun", lane=(0, 1, 2, 3))
+    (only,) = StaticCp(pulse_s=1.0, pulse_steps=1).plan(view(begun, trajectory("vip", priority=9)))
+    assert only.request_id == "begun"
+
+
+def test_static_dp_keeps_a_request_on_its_rank():
+    running = trajectory("running", lane=(2,))
+    assignments = StaticDp(pulse_s=1.0, pulse_steps=1).plan(view(running, trajectory("new")))
+    assert {a.request_id: a.ranks for a in assignments} == {"running": (2,), "new": (0,)}
+
+
+def test_playing_the_queue_puts_each_job_on_the_ranks_that_are_free_first():
+    assert play([0.0, 0.0], [(1, 5.0), (1, 1.0), (2, 1.0)]) == [5.0, 1.0, 6.0]
+
+
+def test_a_longer_queue_is_predicted_to_end_later():
+    one = predicted_finish_s(view(trajectory("a")), "a", (1, 2, 3, 4))
+    waiting = [trajectory(f"q{i}") for i in range(20)]
+    assert predicted_finish_s(view(*waiting, trajectory("a")), "a", (1, 2, 3, 4)) > 3 * one
+
+
+def test_the_warm_up_uses_all_lanes_of_a_width_at_once():
+    rounds = list(program(family("zimage"), sizes=((512, 256),), widths=(1, 2, 4), world=4, num_steps=3))
+    assert [sorted(each.lanes.values()) for each in rounds] == [
+        [(0,), (1,), (2,), (3,)],
+        [(0, 1), (2, 3)],
+        [(0, 1, 2, 3)],
+    ]
+    assert {request.num_steps for each in rounds for request in each.requests} == {3}
+
+
+@pytest.mark.parametrize(
+    ("width", "conditions", "degree", "split"),
+    [
+        (4, 2, 2, Split(cfg=2, cp=2)),
+        (3, 2, 2, Split(cfg=1, cp=3)),
+        (4, 1, 2, Split(cfg=1, cp=4)),
+        (4, 2, 1, Split(cfg=1, cp=4)),
+        (1, 2, 2, Split(cfg=1, cp=1)),
+    ],
+)
+def test_only_an_even_lane_of_a_guided_request_splits_guidance(width, conditions, degree, split):
+    assert split_of(width, conditions=conditions, cfg_parallel_degree=degree) == split
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "model_index.json").write_text('{"_class_name": "ZImagePipeline"}')
+    return {
+        "name": "image",
+        "factory": "zimage",
+        "gpu": [0, 1],
+        "parallelism": {"cp": {"world_size": 2}, "scheduler": {}},
+        "factory_args": {"model_path": str(tmp_path)},
+    }
+
+
+def test_a_policy_of_ones_own_is_found_by_its_dotted_path(settings):
+    from epe.planning.policies import make_policy
+
+    settings["parallelism"]["scheduler"]["policy"] = "tests.planning.own_policy.Lazy"
+    policy = make_policy(build_stage(settings).parallelism.scheduler, widths=(1, 2))
+    assert policy.plan(view()) == ()
+
+
+def test_a_policy_that_is_nowhere_is_an_error_with_its_path(settings):
+    from epe.planning.policies import make_policy
+
+    settings["parallelism"]["scheduler"]["policy"] = "nowhere.Policy"
+    with pytest.raises(BadSetting, match="parallelism.scheduler.policy"):
+        make_policy(build_stage(settings).parallelism.scheduler, widths=(1, 2))

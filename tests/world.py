@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-_GRACE_S = 10.0  # for the others, once a rank has failed: they may wait for it
+_GRACE_S = 5.0  # for the others, once a rank has failed: they may wait for it
 
 
 class RankFailed(AssertionError):
@@ -74,7 +74,7 @@ class World:
         self._num_runs += 1
         for _, pipe in self._ranks:
             pipe.send((name, args, self._num_runs))
-        outcomes = self._collect(time.monotonic() + timeout_s)
+        outcomes = self._collect(time.monotonic() + timeout_s, dying)
         if any(rank not in outcomes or outcomes[rank] is None for rank in range(self.num_ranks)):
             self.close()
         return self._results(name, outcomes, dying)
@@ -100,15 +100,16 @@ class World:
             theirs.close()
             self._ranks.append((process, ours))
 
-    def _collect(self, end_s: float) -> dict[int, tuple[bool, Any] | None]:
+    def _collect(self, end_s: float, dying: tuple[int, ...]) -> dict[int, tuple[bool, Any] | None]:
         """The outcome of each rank that has one in time; None where the process has died."""
         outcomes: dict[int, tuple[bool, Any] | None] = {}
         pipes = {pipe: rank for rank, (_, pipe) in enumerate(self._ranks)}
         while pipes and (left_s := end_s - time.monotonic()) > 0:
             for pipe in wait(list(pipes), timeout=left_s):
                 assert isinstance(pipe, Connection)
-                outcome = outcomes[pipes.pop(pipe)] = _receive(pipe)
-                if outcome is not None and not outcome[0]:
+                rank = pipes.pop(pipe)
+                outcome = outcomes[rank] = _receive(pipe)
+                if rank not in dying and (outcome is None or not outcome[0]):
                     end_s = min(end_s, time.monotonic() + _GRACE_S)
         for rank in pipes.values():
             pid = self._ranks[rank][0].pid

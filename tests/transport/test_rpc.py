@@ -327,6 +327,15 @@ def a_missing_member(context: RankContext) -> str:
     return asyncio.run(run())
 
 
+def a_second_link(context: RankContext) -> Any:
+    async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
+        with pytest.raises(StartFailed, match="already in use in this process"):
+            await RpcLink.open(Desk(), store=context.store, epoch=5, node="leader", members=("leader",))
+        return await link.ask(f"w@{'r0' if link.node == 'leader' else 'leader'}", "x@y", Inspect(), 5.0)
+
+    return play(context, scene)
+
+
 def one_leaves(context: RankContext) -> Any:
     async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
         if link.node == "r1":
@@ -450,6 +459,11 @@ def test_with_a_store_on_loopback_nothing_listens_elsewhere(world: World) -> Non
 @pytest.mark.world
 def test_members_that_do_not_come_are_named(world: World) -> None:
     assert world.run(a_missing_member)[0] == "r0, r1 did not join epoch 9 within 0.5 s"
+
+
+@pytest.mark.world
+def test_a_second_link_in_one_process_is_refused_and_the_first_lives_on(world: World) -> None:
+    assert world.run(a_second_link)[:3] == [True, True, True]
 
 
 @pytest.mark.world

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+from torch.distributed import HashStore
+
+from epe.errors import StartFailed
+from epe.transport.store import host_store, interface_of, is_loopback, join_store, split_store
+
+
+def test_a_store_is_served_on_the_socket_that_the_parent_bound() -> None:
+    listen = socket.create_server(("127.0.0.1", 0))
+    port = listen.getsockname()[1]
+    store = host_store(listen)
+    assert store.port == port
+    client = join_store("127.0.0.1", port, timeout_s=5)
+    client.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+def test_a_port_in_use_is_one_clear_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(
+            StartFailed, match=rf"cannot listen on 127.0.0.1:{port} .*; choose another port or host"
+        ):
+            host_store(port=port)
+
+
+def test_a_store_that_is_not_there_is_named_after_the_time_limit() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(StartFailed, match=rf"no store answers at 127.0.0.1:{port} within 0.2 s"):
+        join_store("127.0.0.1", port, timeout_s=0.2)
+
+
+def test_epochs_and_attempts_do_not_see_each_other() -> None:
+    store = host_store()
+    split_store(store, 1).set("key", "old")
+    assert not split_store(store, 2).check(["key"])
+    assert not split_store(store, 1, attempt=1).check(["key"])
+    assert split_store(store, 1).get("key") == b"old"
+
+
+def test_a_world_keeps_to_loopback_only_if_its_store_is_there() -> None:
+    assert interface_of(split_store(host_store(), 0)) in ("lo", "lo0")
+    assert interface_of(HashStore()) is None
+    assert is_loopback("localhost")
+    assert not is_loopback("0.0.0.0")

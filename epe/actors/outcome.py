@@ -44,7 +44,7 @@ def error_of(failure: Failure) -> EpeError:
             return NonFinite(failure.message + where, stage=stage, step=failure.step)
         case FailureKind.OUT_OF_MEMORY:
             return OutOfMemory(failure.message + where, stage=stage, step=failure.step)
-        case FailureKind.CANCELLED:
+        case FailureKind.CANCELLED | FailureKind.RANK_LOST:
             return Gone(failure.message)
         case FailureKind.EXPIRED:
             return Expired(failure.message + where, stage=stage, step=failure.step)

@@ -1,9 +1,8 @@
-"""The planner: admits requests, sends leases, takes reports. It never sees a tensor and never waits for a rank."""
+"""The planner: admits requests, sends leases, takes reports. It sees no tensor and waits for no rank."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ from msgspec import Struct
 from epe.actors.admission import Limits, closed, full, too_late, twice, workload_of
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
+from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
-from epe.actors.trajectory import Running, Trajectory
+from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.messages import (
     Accepted,
@@ -25,8 +25,6 @@ from epe.messages import (
     Failure,
     FailureKind,
     Inspect,
-    Lane,
-    Lease,
     LeaseDone,
     LeaseFailed,
     Progress,
@@ -41,7 +39,7 @@ from epe.messages import (
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import CostTable
 from epe.planning.forecast import predicted_finish_s
-from epe.planning.view import Assignment, Policy, RankView, View, fault_of
+from epe.planning.view import MAX_LEASES, Assignment, Policy, View, fault_of
 from epe.planning.work import cost_key, split_of
 from epe.telemetry.log import get_logger
 
@@ -66,7 +64,10 @@ class _Expire(Struct, frozen=True, kw_only=True):
 
 
 class Planner(Actor):
-    """One for each world. Every event ends in `_plan`, so a lane is never idle for want of a decision."""
+    """One for each world. Every event ends in `_plan`, so no lane idles for want of a decision.
+
+    `phase_changed` hears of loading, warming, running, draining and failed, with the reason.
+    """
 
     inbox = 8192
 
@@ -88,19 +89,16 @@ class Planner(Actor):
         self.fallback = fallback
         self.costs = costs
         self.warmup = iter(warmup)
-        self.epoch = epoch
         self.phase_changed = phase_changed
         self.phase = "loading"
         self.reason = ""
         self.round: Pinned | None = None
         self.ready: dict[int, RankReady] = {}
         self.trajectories: dict[str, Trajectory] = {}
-        self.running: dict[int, Running] = {}
-        self.incarnations: Counter[tuple[int, ...]] = Counter()
+        self.ledger = Ledger(directory.world_size, epoch=epoch)
         self.num_finished = 0
-        self.last_seq = 0
         self.drained: list[asyncio.Future[bool]] = []
-        self.layout: list[tuple[int, ...]] = []
+        self.lanes: list[tuple[int, ...]] = []
 
     async def started(self) -> None:
         for rank in range(self.directory.world_size):
@@ -140,10 +138,9 @@ class Planner(Actor):
         if refusal := self._refusal(request):
             return Rejected(failure=refusal)
         trajectory = self._admit(request, for_client=True)
-        now_s = self.now_s
-        predicted_s = predicted_finish_s(self._view(), request.id, self.settings.widths) - now_s
+        predicted_s = predicted_finish_s(self._view(), request.id, self.settings.widths) - self.now_s
         trajectory.predicted_s = predicted_s
-        late = trajectory.deadline_s is not None and now_s + predicted_s > trajectory.deadline_s
+        late = request.deadline_s is not None and predicted_s > request.deadline_s
         if late and self.settings.limits.refuse_late:
             del self.trajectories[request.id]
             return Rejected(failure=too_late(request, predicted_s=predicted_s))
@@ -174,49 +171,20 @@ class Planner(Actor):
     # --- leases go ---
 
     def _plan(self) -> None:
-        if self.phase not in ("running", "warming", "draining"):
+        if self.phase not in ("warming", "running", "draining"):
             return
         view = self._view()
-        if not any(t.num_leases < 2 for t in view.trajectories) or not view.open_ranks:
-            return
-        for assignment in self._decide(view):
-            self._lease(view, assignment)
-
-    def _decide(self, view: View) -> tuple[Assignment, ...]:
-        """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
-        policy = self.round or self.policy
-        try:
-            plan = policy.plan(view)
-            fault = fault_of(view, plan)
-        except Exception as error:
-            fault = f"it raised {type(error).__name__}: {error}"
-        if fault is None:
-            return plan
-        log.error("policy.replaced", policy=type(policy).__name__, fault=fault)
-        if policy is self.fallback:
-            raise RuntimeError(f"the default policy failed: {fault}")
-        self.policy, self.round = self.fallback, None
-        return self.fallback.plan(view)
+        if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
+            for assignment in self._decide(view):
+                self._lease(assignment)
+        self._note_lanes()
 
     def _view(self) -> View:
         now_s = self.now_s
-        busy: dict[int, list[Running]] = {rank: [] for rank in range(self.directory.world_size)}
-        for running in self.running.values():
-            for rank in running.waiting:
-                busy[rank].append(running)
         return View(
             now_s=now_s,
-            ranks=tuple(
-                RankView(
-                    rank=rank,
-                    num_leases=len(leases),
-                    free_s=max(now_s, leases[0].sent_s + sum(r.expected_s for r in leases))
-                    if leases
-                    else now_s,
-                )
-                for rank, leases in busy.items()
-            ),
-            trajectories=tuple(t.view(now_s=now_s) for t in self._in_view()),
+            ranks=self.ledger.rank_views(now_s=now_s),
+            trajectories=tuple(t.view for t in self._in_view()),
             costs=self.costs,
         )
 
@@ -227,65 +195,69 @@ class Planner(Actor):
                 room -= 1
                 yield trajectory
 
-    def _lease(self, view: View, assignment: Assignment) -> None:
+    def _decide(self, view: View) -> tuple[Assignment, ...]:
+        """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
+        policy = self.round or self.policy
+        try:
+            plan = policy.plan(view)
+            fault = fault_of(view, plan)
+        except Exception as error:  # a user's policy may raise anything
+            fault = f"it raised {type(error).__name__}: {error}"
+        if fault is None:
+            return plan
+        log.error("policy.replaced", policy=type(policy).__name__, fault=fault)
+        if policy is self.fallback:
+            raise RuntimeError(f"the default policy failed: {fault}")
+        self.policy, self.round = self.fallback, None
+        return self.fallback.plan(view)
+
+    def _lease(self, assignment: Assignment) -> None:
         trajectory = self.trajectories[assignment.request_id]
         ranks, stage = assignment.ranks, trajectory.stage
-        self.last_seq += 1
-        lease = Lease(
-            seq=self.last_seq,
-            epoch=self.epoch,
-            lane=Lane(ranks=ranks, incarnation=self.incarnations[ranks]),
+        width = len(ranks) if stage is Stage.DENOISE else 1
+        seconds = self.costs.seconds(cost_key(trajectory.workload, stage, width))
+        running = self.ledger.enter(
+            trajectory.request,
+            ranks=ranks,
             stage=stage,
-            request=trajectory.request,
             first_step=trajectory.step,
             num_steps=assignment.num_steps,
             split=split_of(
-                len(ranks) if stage is Stage.DENOISE else 1,
+                width,
                 conditions=trajectory.workload.conditions,
                 cfg_parallel_degree=self.settings.cfg_parallel_degree,
             ),
             transfers=trajectory.transfers(ranks),
+            now_s=self.now_s,
+            expected_s=seconds * max(1, assignment.num_steps),
         )
-        width = len(ranks) if stage is Stage.DENOISE else 1
-        seconds = self.costs.seconds(cost_key(trajectory.workload, stage, width))
-        running = Running(lease, now_s=self.now_s, expected_s=seconds * max(1, assignment.num_steps))
         trajectory.leased(running)
-        self.running[lease.seq] = running
+        lease = running.lease
         log.debug("lease.sent", seq=lease.seq, request=lease.request.id, stage=stage, ranks=ranks)
         for rank in ranks:
             self.ref(self.directory.worker(rank)).tell(lease)
-        self._log_layout()
 
     # --- reports come ---
 
     def _report(self, report: LeaseDone | LeaseFailed) -> None:
-        running = self.running.get(report.seq)
-        if running is None or report.epoch != self.epoch:
+        if not self.ledger.knows(report):
             log.warning("report.dropped", seq=report.seq, epoch=report.epoch, rank=report.rank)
             return
-        if not running.answer(report):
+        if (running := self.ledger.answer(report)) is None:
             return
-        del self.running[report.seq]
         trajectory = self.trajectories[running.lease.request.id]
         trajectory.leases.remove(running)
         if running.failed:
-            self._lease_failed(trajectory, running)
+            trajectory.failed(running)
         else:
-            self._lease_ran(trajectory, running)
+            self._ran(trajectory, running)
         if trajectory.ending is not None and not trajectory.leases:
             self._end(trajectory, trajectory.ending)
 
-    def _lease_ran(self, trajectory: Trajectory, running: Running) -> None:
-        lease = running.lease
-        trajectory.ran(running, now_s=self.now_s)
+    def _ran(self, trajectory: Trajectory, running: Running) -> None:
+        self._drop(trajectory, trajectory.ran(running, now_s=self.now_s))
         self._observe(trajectory, running)
-        left = trajectory.holders - set(lease.lane.ranks)
-        trajectory.holders = set(lease.lane.ranks)
-        needed = {rank for later in trajectory.leases for rank in later.lease.lane.ranks}
-        self._drop(trajectory, left - needed)
-        if lease.stage is Stage.DECODE:
-            self._drop(trajectory, trajectory.holders)
-            trajectory.holders = set()
+        lease = running.lease
         if trajectory.for_client:
             self.ref(self.directory.desk).tell(
                 Progress(
@@ -298,27 +270,27 @@ class Planner(Actor):
             )
 
     def _observe(self, trajectory: Trajectory, running: Running) -> None:
-        width = running.lease.lane.width if running.lease.stage is Stage.DENOISE else 1
-        key = cost_key(trajectory.workload, running.lease.stage, width)
+        lease, seconds = running.lease, running.seconds
+        width = lease.lane.width if lease.stage is Stage.DENOISE else 1
+        key = cost_key(trajectory.workload, lease.stage, width)
+        log.debug(
+            "lease.ran",
+            seq=lease.seq,
+            request=lease.request.id,
+            seconds=seconds,
+            gap_s=max(report.gap_s for report in running.done),
+            fetch_s=max(report.fetch_s for report in running.done),
+        )
         if self.round is not None:
-            self.costs.record(key, running.seconds)
+            self.costs.record(key, seconds)
         elif self.settings.correct_costs:
-            self.costs.observe(key, running.seconds)
-
-    def _lease_failed(self, trajectory: Trajectory, running: Running) -> None:
-        lease = running.lease
-        # The remains of the broken exchange must not be met again by these ranks.
-        self.incarnations[lease.lane.ranks] += 1
-        trajectory.holders |= set(lease.lane.ranks)
-        if trajectory.ending is None:
-            trajectory.ending = running.failure
+            self.costs.observe(key, seconds)
 
     def _encoded(self, message: Encoded) -> None:
         trajectory = self.trajectories.get(message.request_id)
-        if trajectory is None:
-            return
-        trajectory.seconds[Stage.FINISH] = message.seconds
-        self._end(trajectory, message.failure)
+        if trajectory is not None:
+            trajectory.seconds[Stage.FINISH] = message.seconds
+            self._end(trajectory, message.failure)
 
     # --- requests end, each exactly once ---
 
@@ -338,15 +310,16 @@ class Planner(Actor):
         del self.trajectories[trajectory.request.id]
         self._drop(trajectory, trajectory.holders)
         self.num_finished += failure is None
-        account = trajectory.account(now_s=self.now_s)
         if trajectory.for_client:
-            self.ref(self.directory.desk).tell(
-                Ended(request_id=trajectory.request.id, account=account, failure=failure)
-            )
+            account = trajectory.account(now_s=self.now_s)
+            ended = Ended(request_id=trajectory.request.id, account=account, failure=failure)
+            self.ref(self.directory.desk).tell(ended)
             log_ended(account, failure)
         elif failure is not None:
             self._fail(f"the warm-up failed: {failure.message}")
-        if self.round is not None and not self.trajectories:
+        if self.trajectories:
+            return
+        if self.round is not None:
             self._next_round()
         if not self.trajectories:
             self._release_drained()
@@ -357,11 +330,15 @@ class Planner(Actor):
 
     # --- the world ---
 
+    def _enter(self, phase: str, reason: str = "") -> None:
+        """Phases only go forward."""
+        self.phase, self.reason = phase, reason
+        log.info("service.changed_phase", phase=phase, reason=reason, num_requests=len(self.trajectories))
+        self.phase_changed(phase, reason)
+
     def _rank_ready(self, message: RankReady) -> None:
         self.ready[message.rank] = message
-        log.info(
-            "rank.became_ready", rank=message.rank, device=message.device, load_s=round(message.load_s, 2)
-        )
+        log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=message.load_s)
         if self.phase == "loading" and len(self.ready) == self.directory.world_size:
             self._enter("warming")
             self._next_round()
@@ -369,26 +346,24 @@ class Planner(Actor):
     def _next_round(self) -> None:
         """Draw the next round of the warm-up program, or open the doors."""
         step = next(self.warmup, None)
-        if step is None:
-            self.round = None
-            self.costs.settle()
-            if self.phase == "warming":
-                self._enter("running")
+        if step is not None:
+            self.round = Pinned(step.lanes)
+            for request in step.requests:
+                self._admit(request, for_client=False)
             return
-        self.round = Pinned(step.lanes)
-        for request in step.requests:
-            self._admit(request, for_client=False)
+        self.round = None
+        self.costs.settle()
+        if self.phase == "warming":
+            self._enter("running")
 
     def _down(self, address: str, reason: str) -> None:
-        if address == self.directory.postprocess:
-            for trajectory in [t for t in self.trajectories.values() if t.stage is Stage.FINISH]:
-                message = f"the postprocess actor ended: {reason}"
-                self._end(
-                    trajectory,
-                    Failure(kind=FailureKind.TASK_RAISED, message=message, stage=Stage.FINISH),
-                )
+        if address != self.directory.postprocess:
+            self._fail(f"{address} is gone: {reason}")
             return
-        self._fail(f"{address} is gone: {reason}")
+        message = f"the postprocess actor ended: {reason}"
+        failure = Failure(kind=FailureKind.TASK_RAISED, message=message, stage=Stage.FINISH)
+        for trajectory in [t for t in self.trajectories.values() if t.stage is Stage.FINISH]:
+            self._end(trajectory, failure)
 
     def _fail(self, reason: str) -> None:
         """The world cannot go on: every request ends, and whoever started the service hears why."""
@@ -396,13 +371,16 @@ class Planner(Actor):
             return
         self.round = None
         self._enter("failed", reason)
-        self.running.clear()
+        self.ledger.running.clear()
         for trajectory in list(self.trajectories.values()):
             trajectory.holders = set()
-            self._end(trajectory, Failure(kind=FailureKind.RANK_LOST, message=reason, stage=trajectory.stage))
+            self._end(
+                trajectory,
+                Failure(kind=FailureKind.RANK_LOST, message=reason, stage=trajectory.stage),
+            )
 
     def _drain(self, reason: str) -> asyncio.Future[bool]:
-        done = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.drained.append(done)
         if self.phase != "failed":
             self.warmup = iter(())
@@ -419,40 +397,33 @@ class Planner(Actor):
 
     # --- what is seen from outside ---
 
-    def _enter(self, phase: str, reason: str = "") -> None:
-        """loading, warming, running, draining, failed: never backwards."""
-        self.phase, self.reason = phase, reason
-        log.info("service.changed_phase", phase=phase, reason=reason, num_requests=len(self.trajectories))
-        self.phase_changed(phase, reason)
-
     @property
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def _note_lanes(self) -> None:
+        """One line whenever the lanes at work are not the ones of before."""
+        lanes = self.ledger.lanes_at_work()
+        if lanes != self.lanes:
+            self.lanes = lanes
+            log.info("layout.changed", lanes=[list(ranks) for ranks in lanes])
+
     def _status(self) -> Status:
-        at_work = {rank: r.lease.request.id for r in self.running.values() for rank in r.waiting}
-        ranks = tuple(
-            RankStatus(
-                rank=rank,
-                state="loading" if rank not in self.ready else "busy" if rank in at_work else "idle",
-                device=self.ready[rank].device if rank in self.ready else "",
-                request_id=at_work.get(rank),
-            )
-            for rank in range(self.directory.world_size)
-        )
+        at_work = self.ledger.at_work()
         started = sum(bool(t.lane) for t in self.trajectories.values())
         return Status(
             phase=self.phase,
-            ranks=ranks,
+            ranks=tuple(
+                RankStatus(
+                    rank=rank,
+                    state="loading" if rank not in self.ready else "busy" if rank in at_work else "idle",
+                    device=self.ready[rank].device if rank in self.ready else "",
+                    request_id=at_work[rank].request.id if rank in at_work else None,
+                )
+                for rank in range(self.directory.world_size)
+            ),
             num_waiting=len(self.trajectories) - started,
             num_running=started,
             num_finished=self.num_finished,
             reason=self.reason,
         )
-
-    def _log_layout(self) -> None:
-        """One line whenever the lanes at work are not the ones of before."""
-        layout = sorted({running.lease.lane.ranks for running in self.running.values()})
-        if layout != self.layout:
-            self.layout = layout
-            log.info("layout.changed", lanes=[list(ranks) for ranks in layout])

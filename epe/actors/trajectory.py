@@ -6,42 +6,10 @@ from collections import deque
 
 import msgspec
 
-from epe.messages import Account, Failure, LaneVisit, Lease, LeaseDone, LeaseFailed, Request, Stage, Transfer
+from epe.actors.ledger import Running
+from epe.messages import Account, Failure, LaneVisit, Lease, Request, Stage, Transfer
 from epe.planning.costs import Workload
 from epe.planning.view import TrajectoryView
-
-
-class Running:
-    """A lease that was sent and is not yet answered by all of its ranks."""
-
-    def __init__(self, lease: Lease, *, now_s: float, expected_s: float) -> None:
-        self.lease = lease
-        self.sent_s = now_s
-        self.expected_s = expected_s
-        self.waiting = set(lease.lane.ranks)
-        self.done: list[LeaseDone] = []
-        self.failed: list[LeaseFailed] = []
-
-    def answer(self, report: LeaseDone | LeaseFailed) -> bool:
-        """Take one rank's report; True when it was the last one."""
-        self.waiting.discard(report.rank)
-        if isinstance(report, LeaseDone):
-            self.done.append(report)
-        else:
-            self.failed.append(report)
-        return not self.waiting
-
-    @property
-    def failure(self) -> Failure | None:
-        """The cause, not its echo on the other ranks."""
-        if not self.failed:
-            return None
-        return min(self.failed, key=lambda report: (report.consequence, report.rank)).failure
-
-    @property
-    def seconds(self) -> float:
-        """The slowest member's device time of the task (of one step for denoising)."""
-        return max(report.seconds for report in self.done)
 
 
 class Trajectory:
@@ -63,6 +31,7 @@ class Trajectory:
         self.num_migrations = 0
         self.predicted_s = 0.0
         self.started_s: float | None = None
+        self._view: TrajectoryView | None = None
 
     @property
     def deadline_s(self) -> float | None:
@@ -73,8 +42,15 @@ class Trajectory:
     def wants_lease(self) -> bool:
         return self.stage is not Stage.FINISH and self.ending is None
 
-    def view(self, *, now_s: float) -> TrajectoryView:
-        ready_s = now_s
+    @property
+    def view(self) -> TrajectoryView:
+        """What a policy sees; made anew only when a lease has changed something, so that a long queue is cheap."""
+        if self._view is None:
+            self._view = self._make_view()
+        return self._view
+
+    def _make_view(self) -> TrajectoryView:
+        ready_s = self.served_s
         for running in self.leases:
             ready_s = max(ready_s, running.sent_s) + running.expected_s
         return TrajectoryView(
@@ -84,7 +60,7 @@ class Trajectory:
             step=self.step,
             num_steps=self.request.num_steps,
             arrival_s=self.arrival_s,
-            served_s=now_s if self.leases else self.served_s,
+            served_s=self.served_s,
             ready_s=ready_s,
             deadline_s=self.deadline_s,
             priority=self.request.priority,
@@ -111,6 +87,7 @@ class Trajectory:
     def leased(self, running: Running) -> None:
         """A lease was sent: what comes after it?"""
         lease = running.lease
+        self._view = None
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         self.lane = lease.lane.ranks
@@ -123,9 +100,10 @@ class Trajectory:
             case _:
                 self.stage = Stage.FINISH
 
-    def ran(self, running: Running, *, now_s: float) -> None:
-        """A lease has run to its end on all of its ranks."""
+    def ran(self, running: Running, *, now_s: float) -> set[int]:
+        """A lease has run to its end on all of its ranks. Returns the ranks whose state is no longer needed."""
         lease = running.lease
+        self._view = None
         repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
         start_s = now_s - running.seconds * repeats
         if self.started_s is None:
@@ -133,6 +111,22 @@ class Trajectory:
         self.seconds[lease.stage] += running.seconds * repeats
         self.served_s = now_s
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
+        held, self.holders = self.holders | set(lease.lane.ranks), set(lease.lane.ranks)
+        if lease.stage is Stage.DECODE:
+            self.holders = set()
+        return held - self.holders - self._needed
+
+    def failed(self, running: Running) -> None:
+        """A lease has failed: the request ends when its other leases have ended too."""
+        self._view = None
+        self.holders |= set(running.lease.lane.ranks)
+        if self.ending is None:
+            self.ending = running.cause.failure
+
+    @property
+    def _needed(self) -> set[int]:
+        """The ranks of leases that were sent and have not run."""
+        return {rank for running in self.leases for rank in running.lease.lane.ranks}
 
     def _visited(self, lease: Lease, start_s: float, end_s: float) -> None:
         last = self.visits[-1] if self.visits else None

@@ -63,6 +63,8 @@ async def _lead(spec: ChildSpec) -> int:
     """The leader: forms the world, serves, and drains when it is told to end."""
     asked = _hear_sigterm()
     stage = load_stage(spec.stage_path)
+    for note in stage.unused:
+        log.warning("setting.unused", note=note)
     process = LeaderProcess(stage)
     serving = asyncio.create_task(_serve(spec, stage, process))
     ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)

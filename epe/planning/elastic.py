@@ -108,7 +108,8 @@ class Elastic:
         ends = self._ends(view, order, layout)
         inside = {t.request_id for t, _ in layout}
         starved = sum(
-            view.now_s - t.served_s > self.settings.starvation_s and t.request_id not in inside for t in order
+            t.unserved_s(view.now_s) > self.settings.starvation_s and t.request_id not in inside
+            for t in order
         )
         late = [max(0.0, end - t.deadline_s) for t, end in ends if t.deadline_s is not None]
         flow = sum(end - view.now_s for _, end in ends)

@@ -19,7 +19,7 @@ def by_urgency(
     (late ones must not make others late), then least slack, then first come, first served."""
 
     def urgency(trajectory: TrajectoryView) -> tuple[bool, int, bool, float, float, str]:
-        starved = view.now_s - trajectory.served_s > starvation_s
+        starved = trajectory.unserved_s(view.now_s) > starvation_s
         slack = _slack_s(view, trajectory, widths, guard_s=guard_s)
         return (
             not starved,

@@ -22,7 +22,8 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     """A request that still needs leases, as it will be when the leases that it has have ended.
 
     `stage` and `step` are what comes next; `lane` is its last lane (empty before the first one), `holders`
-    the ranks that will hold its state, `ready_s` when its leases will have ended.
+    the ranks that will hold its state, `ready_s` when the leases that it has will have ended (in the past if
+    it has none), `served_s` when its last lease ended.
     """
 
     request_id: str
@@ -38,6 +39,10 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     lane: tuple[int, ...]
     holders: tuple[int, ...]
     num_leases: int
+
+    def unserved_s(self, now_s: float) -> float:
+        """Seconds since it was last served; 0 while it has a lease."""
+        return 0.0 if self.num_leases else now_s - self.served_s
 
 
 class View(Struct, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ class Cluster:
     def check_clean(self) -> None:
         """Nothing of any request is left anywhere."""
         assert self.planner.trajectories == {}
-        assert self.planner.running == {}
+        assert self.planner.ledger.running == {}
         assert self.desk.entries == {}
         assert [device.steps for device in self.devices] == [{}] * self.world_size
 

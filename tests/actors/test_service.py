@@ -8,7 +8,7 @@ import random
 import pytest
 
 from epe.actors.admission import Limits
-from epe.errors import Expired, Gone, NonFinite, Refused, TaskFailed
+from epe.errors import Expired, Gone, NonFinite, Refused
 from epe.families import family
 from epe.messages import Stage
 from epe.planning.calibration import program
@@ -371,7 +371,7 @@ def test_a_lost_rank_ends_every_request_with_the_reason():
         await asyncio.sleep(0.3)
         cluster.network.kill("r2")
         for handle in handles:
-            with pytest.raises(TaskFailed, match="worker2@r2"):
+            with pytest.raises(Gone, match="worker2@r2"):
                 await handle.result()
         assert cluster.phases[-1][0] == "failed"
         await cluster.stop()

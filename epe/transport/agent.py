@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,34 +21,41 @@ _POLL_S = 0.005
 _autograd_is_ready = False
 
 
-def join(
-    store: Store,
-    *,
-    epoch: int,
-    node: str,
-    members: tuple[str, ...],
-    timeout_s: float,
-    interface: str | None,
-    endpoint: tuple[str, str],
-) -> dict[str, Any]:
-    """Start the agent and wait for all `members`; gives the worker of each peer. Blocks.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Membership:
+    """`node` among the `members` of an epoch; every wait ends after `timeout_s`. `interface` is the network
+    interface to listen on, None where this host's name leads."""
+
+    epoch: int
+    node: str
+    members: tuple[str, ...]
+    timeout_s: float
+    interface: str | None
+
+    def __post_init__(self) -> None:
+        for name in self.members:
+            if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+                raise ValueError(f"node name {name!r} may have letters, digits and _ alone")
+        if self.node not in self.members or len(set(self.members)) < len(self.members):
+            raise ValueError(f"{self.node} must be one of distinct members, not {self.members}")
+
+    def worker_name(self, node: str) -> str:
+        """The name of a node's agent: a new one each epoch, since a name is never given twice."""
+        return f"{node}_e{self.epoch}"
+
+
+def join(store: Store, membership: Membership, *, endpoint: tuple[str, str]) -> dict[str, Any]:
+    """Start the agent and wait for all members; gives the worker of each peer. Blocks.
 
     Peers may call `endpoint` (module, name) alone. Raises `StartFailed`, and leaves nothing behind.
     """
-    _check_members(node, members)
+    node, epoch = membership.node, membership.epoch
     if rpc.api._is_current_rpc_agent_set():
         raise StartFailed("torch RPC is already in use in this process; close the old link first")
     guard(endpoint, joining=True)
     try:
-        _start(
-            store,
-            epoch=epoch,
-            name=_worker_name(node, epoch),
-            number=members.index(node),
-            timeout_s=timeout_s,
-            interface=interface,
-        )
-        _await_members(store.clone(), epoch=epoch, node=node, members=members, timeout_s=timeout_s)
+        _start(store, membership)
+        _await_members(store.clone(), membership)
     except RuntimeError as error:
         leave()
         raise StartFailed(f"{node} could not join epoch {epoch}: {reason_of(error)}") from error
@@ -55,7 +63,8 @@ def join(
         leave()
         raise
     guard(endpoint, joining=False)
-    return {peer: rpc.get_worker_info(_worker_name(peer, epoch)) for peer in members if peer != node}
+    peers = (member for member in membership.members if member != node)
+    return {peer: rpc.get_worker_info(membership.worker_name(peer)) for peer in peers}
 
 
 def leave() -> None:
@@ -71,28 +80,26 @@ def reason_of(error: BaseException) -> str:
     return re.sub(r"\[\S+:\d+\] | \(this error.*|\. This is typically.*", "", text) or repr(error)
 
 
-def _start(
-    store: Store, *, epoch: int, name: str, number: int, timeout_s: float, interface: str | None
-) -> None:
-    if interface:
-        os.environ["TP_SOCKET_IFNAME"] = interface
+def _start(store: Store, membership: Membership) -> None:
+    if membership.interface:
+        os.environ["TP_SOCKET_IFNAME"] = membership.interface
     _prepare_autograd()
     # The agent blocks its client of the store while others join, so it has one of its own.
-    own = PrefixStore(f"rpc{epoch}", store.clone())
-    own.set_timeout(timedelta(seconds=timeout_s))
+    own = PrefixStore(f"rpc{membership.epoch}", store.clone())
+    own.set_timeout(timedelta(seconds=membership.timeout_s))
     # One worker thread keeps messages in order; the default transport spins on a core when idle.
     options = rpc.TensorPipeRpcBackendOptions(
-        num_worker_threads=1, rpc_timeout=timeout_s, _transports=["uv"], _channels=["basic"]
+        num_worker_threads=1, rpc_timeout=membership.timeout_s, _transports=["uv"], _channels=["basic"]
     )
+    name, number = membership.worker_name(membership.node), membership.members.index(membership.node)
     # A group that knows no world size: every wait in it ends at the time limit, that of a fixed one does not.
     rpc._init_rpc_backend(rpc.BackendType.TENSORPIPE, own, name, number, None, options)
 
 
-def _await_members(
-    store: Store, *, epoch: int, node: str, members: tuple[str, ...], timeout_s: float
-) -> None:
-    ready = {member: f"rpc{epoch}/ready/{member}" for member in members}
-    store.set(ready[node], "1")
+def _await_members(store: Store, membership: Membership) -> None:
+    epoch, timeout_s = membership.epoch, membership.timeout_s
+    ready = {member: f"rpc{epoch}/ready/{member}" for member in membership.members}
+    store.set(ready[membership.node], "1")
     end_s = time.monotonic() + timeout_s
     while not store.check(list(ready.values())):
         if time.monotonic() > end_s:
@@ -107,15 +114,3 @@ def _prepare_autograd() -> None:
     if not _autograd_is_ready:
         rpc.dist_autograd._init(0)
         _autograd_is_ready = True
-
-
-def _check_members(node: str, members: tuple[str, ...]) -> None:
-    for name in members:
-        if not re.fullmatch(r"[A-Za-z0-9_]+", name):
-            raise ValueError(f"node name {name!r} may have letters, digits and _ alone")
-    if node not in members or len(set(members)) < len(members):
-        raise ValueError(f"{node} must be one of distinct members, not {members}")
-
-
-def _worker_name(node: str, epoch: int) -> str:
-    return f"{node}_e{epoch}"

@@ -90,8 +90,15 @@ class RpcLink:
         Raises `StartFailed` with the missing members when they are not all there within `timeout_s`.
         """
         check_seam()
+        membership = agent.Membership(
+            epoch=epoch,
+            node=node,
+            members=members,
+            timeout_s=timeout_s,
+            interface=interface or await asyncio.to_thread(interface_of, store),
+        )
         link = cls(receiver, epoch=epoch, node=node, codec=codec or Codec())
-        await asyncio.to_thread(link._join, store, members, timeout_s, interface)
+        await asyncio.to_thread(link._join, store, membership)
         for peer in link._workers:
             link._stand(peer)
         return link
@@ -231,19 +238,11 @@ class RpcLink:
 
     # --- in a thread: joining and leaving block ---
 
-    def _join(self, store: Store, members: tuple[str, ...], timeout_s: float, interface: str | None) -> None:
+    def _join(self, store: Store, membership: agent.Membership) -> None:
         global _open_link
         before, _open_link = _open_link, self  # Peers may call as soon as this agent is there.
         try:
-            self._workers = agent.join(
-                store,
-                epoch=self.epoch,
-                node=self._node,
-                members=members,
-                timeout_s=timeout_s,
-                interface=interface or interface_of(store),
-                endpoint=(deliver.__module__, deliver.__name__),
-            )
+            self._workers = agent.join(store, membership, endpoint=(deliver.__module__, deliver.__name__))
         except BaseException:
             _open_link = before
             raise

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from diffusers.models.transformers.transformer_z_image import ZImageTransformerBlock
@@ -28,9 +30,11 @@ class Toy(nn.Module):
         )
         self.head = nn.Linear(DIM, 8)
         self.block_rows: list[int] = []
+        self.last_freqs: weakref.ref[torch.Tensor] | None = None
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         freqs = torch.polar(torch.ones(x.shape[0], x.shape[1], 8), torch.arange(8.0).expand(*x.shape[:2], 8))
+        self.last_freqs = weakref.ref(freqs)
         for block in self.blocks:
             x = block(x, mask, freqs_cis=freqs)
             self.block_rows.append(x.shape[1])
@@ -90,6 +94,24 @@ def test_a_pass_needs_one_exchange_a_layer_and_one_for_the_output() -> None:
         return exchange.num_gathers
 
     assert on_lane(2, count) == [3, 3]
+
+
+def test_shards_are_contiguous_in_a_batch() -> None:
+    # A linear layer with bias gives other bits over a strided slice of a batch.
+    toys = _toys(2)
+    shardings = [SequenceSharding(toy, PLAN) for toy in toys]
+    seen: list[bool] = []
+    for toy in toys:
+        toy.blocks[0].register_forward_pre_hook(lambda module, args: seen.append(args[0].is_contiguous()))
+    on_lane(2, lambda e: _over(toys[e.position], shardings[e.position], e, torch.randn(2, 32, DIM)))
+    assert seen == [True, True]
+
+
+def test_nothing_of_a_pass_is_kept_after_it() -> None:
+    toys = _toys(2)
+    shardings = [SequenceSharding(toy, PLAN) for toy in toys]
+    on_lane(2, lambda e: _over(toys[e.position], shardings[e.position], e, torch.randn(1, 32, DIM)))
+    assert all(toy.last_freqs is not None and toy.last_freqs() is None for toy in toys)
 
 
 def test_a_lane_of_one_and_no_lane_leave_the_model_as_it_was() -> None:

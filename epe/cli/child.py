@@ -34,7 +34,7 @@ def main() -> None:
     """Take the place that the parent gave; ends the process."""
     spec = read_spec(os.environ)
     lifeline = _hold(spec)
-    configure(node="leader" if spec.rank is None else f"r{spec.rank}")
+    configure(level=spec.log_level, node="leader" if spec.rank is None else f"r{spec.rank}")
     try:
         code = _run(_lead(spec) if spec.role == "leader" else _draw(spec, lifeline))
     except EpeError as error:

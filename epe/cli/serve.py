@@ -18,8 +18,14 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--port", type=whole_number, help="port to bind; goes before service.port (default 18200, 0: any)"
     )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="least weight of a line in the log (default info; debug has a line for each lease)",
+    )
     args = parser.parse_args(argv)
 
     from epe.launch.serve import run_serve
 
-    return run_serve(args.stage_config, host=args.host, port=args.port)
+    return run_serve(args.stage_config, host=args.host, port=args.port, log_level=args.log_level)

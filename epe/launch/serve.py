@@ -14,7 +14,7 @@ from epe.launch.child import Child
 from epe.launch.environment import Placement, read_placement
 from epe.launch.parent import Limits, Parent
 from epe.launch.sockets import listen_for_http, listen_for_store
-from epe.launch.spec import ChildSpec
+from epe.launch.spec import ChildSpec, LogLevel
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
 from epe.launch.trampoline import die_with_parent
 
@@ -26,6 +26,7 @@ def run_serve(
     *,
     host: str | None = None,
     port: int | None = None,
+    log_level: LogLevel = "info",
     env: Mapping[str, str] | None = None,
     child_command: Sequence[str] = CHILD_COMMAND,
 ) -> int:
@@ -43,6 +44,7 @@ def run_serve(
         port=stage.service.port if port is None else port,
         drain_s=stage.service.drain_s,
         device=stage.device,
+        log_level=log_level,
     )
     return serve(settings, env=os.environ if env is None else env, child_command=child_command)
 

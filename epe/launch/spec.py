@@ -12,6 +12,7 @@ from epe.errors import BadSetting
 
 VARIABLE = "EPE_CHILD"
 
+LogLevel = Literal["debug", "info", "warning", "error"]
 Fd = Annotated[int, Meta(ge=0)]
 
 
@@ -39,6 +40,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lifeline_fd: Fd | None = None
     epoch: int = 0
     attempt: int = 0
+    log_level: LogLevel = "info"
 
     @property
     def name(self) -> str:

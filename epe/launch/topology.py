@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from epe.errors import BadSetting
 from epe.launch.environment import Placement
-from epe.launch.spec import ChildSpec
+from epe.launch.spec import ChildSpec, LogLevel
 
 # Facts of the launcher that are the parent's alone: torch reads them behind our back.
 LAUNCHER_VARIABLES = frozenset(
@@ -32,6 +32,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     port: int
     drain_s: float
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    log_level: LogLevel = "info"
 
     @property
     def world_size(self) -> int:
@@ -73,6 +74,7 @@ def plan_children(
         store_host=meeting.store_host,
         store_port=meeting.store_port,
         attempt=placement.attempt,
+        log_level=settings.log_level,
     )
     ranks = tuple(_rank(common, rank=rank, device=_device(settings, rank, placement, env)) for rank in mine)
     return (_leader(common, meeting), *ranks) if placement.rank == 0 else ranks

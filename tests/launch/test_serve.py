@@ -283,10 +283,11 @@ def test_a_stage_file_is_served_with_its_overrides(tmp_path: Path) -> None:
         f"import os; open('{tmp_path}/' + str(os.getpid()), 'w').write(os.environ['EPE_CHILD'])",
     ]
     port = free_port()
-    assert run_serve(stage, port=port, env=os.environ, child_command=child) == 0
+    assert run_serve(stage, port=port, log_level="debug", env=os.environ, child_command=child) == 0
     specs = [read_spec({VARIABLE: path.read_text()}) for path in tmp_path.iterdir() if path.name.isdigit()]
     assert {spec.name for spec in specs} == {"leader", "rank 0", "rank 1"}
-    assert {(spec.stage_path, spec.host, spec.port) for spec in specs} == {(str(stage), "127.0.0.1", port)}
+    overridden = {(spec.stage_path, spec.host, spec.port, spec.log_level) for spec in specs}
+    assert overridden == {(str(stage), "127.0.0.1", port, "debug")}
 
 
 def test_a_stage_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:

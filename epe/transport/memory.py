@@ -82,15 +82,13 @@ class MemoryNetwork:
 
     def carry(self, letter: _Letter) -> None:
         """Let a letter arrive later, after all those that its node has sent to the same node before."""
-        loop = asyncio.get_running_loop()
-        pipe = letter.source.pipes.setdefault(letter.target, _Pipe())
-        pipe.letters.append(letter)
-        pipe.last_s = max(pipe.last_s, loop.time() + self._random.uniform(*self._latency_s))
-        # Timers of one moment fire in any order, so each takes the oldest letter and not one of its own.
-        loop.call_at(pipe.last_s, self._arrive, pipe)
+        pipe = letter.source.pipes.setdefault(letter.target, deque())
+        pipe.append(letter)
+        # A timer takes the oldest letter, not one of its own: so none overtakes another.
+        asyncio.get_running_loop().call_later(self._random.uniform(*self._latency_s), self._arrive, pipe)
 
-    def _arrive(self, pipe: _Pipe) -> None:
-        letter = pipe.letters.popleft()
+    def _arrive(self, pipe: deque[_Letter]) -> None:
+        letter = pipe.popleft()
         if letter.source.alive and letter.target.alive:
             self._note(letter.kind, letter.sender, letter.address, letter.what)
             letter.arrive()
@@ -224,14 +222,6 @@ class _Letter:
     arrive: Callable[[], None]
 
 
-@dataclass(slots=True)
-class _Pipe:
-    """What is under way from one node to another."""
-
-    letters: deque[_Letter] = field(default_factory=deque)
-    last_s: float = 0.0
-
-
 @dataclass(eq=False, slots=True)
 class _Node:
     """One life of a node. Sets are dicts: their order must not differ between two runs."""
@@ -241,7 +231,7 @@ class _Node:
     alive: bool = True
     announced: bool = False
     reason: str = ""
-    pipes: dict[_Node, _Pipe] = field(default_factory=dict)
+    pipes: dict[_Node, deque[_Letter]] = field(default_factory=dict)
     asked: dict[asyncio.Future[_Packed], None] = field(default_factory=dict)
     answering: set[asyncio.Future[Any]] = field(default_factory=set)
 

@@ -11,11 +11,7 @@ import uvloop
 
 from epe.actors.core import Actor, ActorSystem, Down, Ref, RestartLimit
 from epe.errors import BadRequest, Gone, Overloaded
-from epe.simulator import virtual_time
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    virtual_time.run(main, limit_s=1000)
+from tests.strict_time import run
 
 
 def now() -> float:
@@ -273,6 +269,24 @@ def test_a_late_answer_is_a_time_out_that_says_who_and_what() -> None:
     run(main())
 
 
+def test_an_asker_that_left_before_the_answer_harms_nobody() -> None:
+    async def main() -> None:
+        system, ref, _ = recorder(restart=RestartLimit())
+
+        async def refuse(_: Actor) -> None:
+            await asyncio.sleep(2)
+            raise BadRequest("too late")
+
+        for late in (sleep(2), refuse, lambda _: asyncio.sleep(2, boom)):
+            with pytest.raises(TimeoutError):
+                await ref.ask(late, timeout_s=1)
+            await asyncio.sleep(2)
+        assert await ref.ask("alive") == "alive"
+        assert system.statistics().mailboxes[0].num_restarts == 0
+
+    run(main())
+
+
 def test_an_ask_to_nobody_raises_gone_and_a_tell_is_counted() -> None:
     async def main() -> None:
         system, ref, _ = recorder()
@@ -526,6 +540,10 @@ def test_watches_hear_once_of_ends_past_and_to_come_and_wait_for_those_not_spawn
         await system.stop("late")
         await asyncio.sleep(1)
         assert seen[6:] == [Down(address="late@a", reason="was stopped")]
+        system.spawn("late", lambda: Recorder([]))
+        ref.tell(lambda actor: actor.watch("late"))
+        await asyncio.sleep(1)
+        assert seen[8:] == [], "its successor lives"
 
     run(main())
 

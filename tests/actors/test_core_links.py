@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
 from epe.actors.core import Actor, ActorSystem, Down, RestartLimit
 from epe.errors import Gone, NonFinite, Overloaded
-from epe.simulator import virtual_time
 from epe.transport.link import Parcel
 from epe.transport.memory import MemoryNetwork, Passage
+from tests.strict_time import run
 
-T = TypeVar("T")
 LATENCY_S = (0.0005, 0.003)
 
 
@@ -31,10 +29,6 @@ class Job(msgspec.Struct, frozen=True, tag=True):
 class Done(msgspec.Struct, frozen=True, tag=True):
     name: int
     attempt: int
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    return virtual_time.run(main, limit_s=1000)
 
 
 def now() -> float:
@@ -225,12 +219,13 @@ def test_the_end_of_a_watching_node_ends_its_watches() -> None:
     run(main())
 
 
-def test_a_new_link_makes_the_watches_of_living_nodes_anew() -> None:
+def test_a_new_link_makes_anew_the_watches_that_were_under_way_on_the_old_one() -> None:
     async def main() -> None:
-        world = World("a", "b")
+        world = World("a", "b", latency_s=(100.0, 100.0))
         watcher = servant(world.systems["a"])
         servant(world.systems["b"])
         await world.systems["a"].ref("servant").ask(Note(text="watch servant@b"))
+        assert world.network.trace == []
         epoch = MemoryNetwork(message_types=(Note,))
         links = [(system, epoch.join(system.node, system)) for system in world.systems.values()]
         for system, link in links:

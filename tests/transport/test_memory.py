@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
 from epe.errors import Gone, Refused
 from epe.messages import Cancel, Drop, StateHeader
-from epe.simulator import virtual_time
 from epe.transport.link import Parcel
 from epe.transport.memory import MemoryLink, MemoryNetwork, Passage
-
-T = TypeVar("T")
+from tests.strict_time import run
 
 
 class Number(msgspec.Struct, frozen=True, tag=True):
@@ -43,10 +41,6 @@ class Inbox:
 
     def node_down(self, node: str, reason: str) -> None:
         self.downs.append((node, reason, round(now(), 6)))
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    return virtual_time.run(main, limit_s=1000)
 
 
 def now() -> float:
@@ -259,6 +253,7 @@ def test_a_thousand_cancelled_asks_leave_the_channel_healthy() -> None:
         assert await link.ask("y@b", "x@a", Number(-1), 60) == -1
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await asyncio.sleep(1)
+        assert network.peer("y@b").asked == {}
         kinds = [passage.kind for passage in network.trace]
         assert kinds.count("ask") == len(inbox.seen)
         assert "loss" not in kinds

@@ -57,6 +57,10 @@ class PlannerSettings:
     limits: Limits
 
 
+class _Wake(Struct, frozen=True, kw_only=True):
+    """A timer: a rank is about to be free."""
+
+
 class _Expire(Struct, frozen=True, kw_only=True):
     """A timer: the deadline of a request has passed."""
 
@@ -99,6 +103,7 @@ class Planner(Actor):
         self.num_finished = 0
         self.drained: list[asyncio.Future[bool]] = []
         self.lanes: list[tuple[int, ...]] = []
+        self.alarm: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
         for rank in range(self.directory.world_size):
@@ -177,7 +182,22 @@ class Planner(Actor):
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self._decide(view):
                 self._lease(assignment)
+        self._set_alarm()
         self._note_lanes()
+
+    def _set_alarm(self) -> None:
+        """Wake up when the next rank is about to be free, if nothing happens before."""
+        if self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+        if not any(trajectory.wants_lease for trajectory in self.trajectories.values()):
+            return
+        now_s = self.now_s
+        ranks = self.ledger.rank_views(now_s=now_s)
+        view = View(now_s=now_s, ranks=ranks, trajectories=(), costs=self.costs)
+        if (opening_s := view.next_opening_s) is not None:
+            # A little late, so that rounding cannot ring it too early again and again.
+            self.alarm = self.after(opening_s - now_s + 1e-4, _Wake())
 
     def _view(self) -> View:
         now_s = self.now_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from msgspec import Struct
@@ -46,17 +47,33 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """Everything that a plan depends on."""
+    """Everything that a plan depends on.
+
+    A plan is asked for at every event, and when a rank comes within `look_ahead_s` of the end of its lease:
+    early enough that it never idles for want of the next one, late enough that little is decided in advance.
+    """
 
     now_s: float
     ranks: tuple[RankView, ...]
     trajectories: tuple[TrajectoryView, ...]
     costs: CostTable
+    look_ahead_s: float = 0.05
 
     @property
     def open_ranks(self) -> frozenset[int]:
-        """Ranks that may be given another lease."""
-        return frozenset(rank.rank for rank in self.ranks if rank.num_leases < MAX_LEASES)
+        """Ranks that may be given another lease: idle ones, and those whose only lease is about to end."""
+        return frozenset(rank.rank for rank in self.ranks if self._opens_s(rank) <= self.now_s)
+
+    @property
+    def next_opening_s(self) -> float | None:
+        """When the next rank will open, if nothing happens before; None if none will by itself."""
+        opening = [opens for rank in self.ranks if self.now_s < (opens := self._opens_s(rank)) < math.inf]
+        return min(opening, default=None)
+
+    def _opens_s(self, rank: RankView) -> float:
+        if rank.num_leases == 0:
+            return self.now_s
+        return rank.free_s - self.look_ahead_s if rank.num_leases < MAX_LEASES else math.inf
 
 
 class Assignment(Struct, frozen=True, kw_only=True):

@@ -142,11 +142,22 @@ def _apart(a: float, b: float) -> float:
     return max(a / b, b / a)
 
 
+# Attention grows with the square of the tokens; nothing here grows faster, or costs less when it is more.
+_STEEPEST = 2.0
+
+
 def _on_line(points: list[tuple[int, float]], tokens: int) -> float:
-    """Seconds at `tokens`: a line through the two nearest points in log-log; proportional from a single one."""
+    """Seconds at `tokens`: a line through the two nearest points in log-log; proportional from a single one.
+
+    Beyond the points the line is no steeper than the work can be: two sizes that are close to each other say
+    little about one that is far from both.
+    """
     if len(points) == 1:
         return points[0][1] * tokens / points[0][0]
     above = next((i for i, (t, _) in enumerate(points) if t >= tokens), len(points) - 1)
     (t0, s0), (t1, s1) = points[max(above, 1) - 1 : max(above, 1) + 1]
     slope = math.log(s1 / s0) / math.log(t1 / t0)
-    return float(s0 * (tokens / t0) ** slope)
+    if t0 <= tokens <= t1:
+        return float(s0 * (tokens / t0) ** slope)
+    nearest_t, nearest_s = (t0, s0) if tokens < t0 else (t1, s1)
+    return float(nearest_s * (tokens / nearest_t) ** min(max(slope, 0.0), _STEEPEST))

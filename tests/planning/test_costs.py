@@ -58,6 +58,13 @@ def test_sizes_between_the_measured_ones_are_fitted_by_tokens():
     assert table.seconds(key(8000)) > 8.0
 
 
+@pytest.mark.parametrize("seconds", [0.02, 0.5])
+def test_two_noisy_sizes_close_together_say_nothing_absurd_of_one_that_is_far(seconds: float):
+    table = CostTable({key(256): 0.09, key(323): seconds})
+    assert 0.09 * (32 / 256) ** 2 <= table.seconds(key(32)) <= 0.09
+    assert seconds <= table.seconds(key(4096)) <= seconds * (4096 / 323) ** 2
+
+
 def test_a_single_measured_size_scales_with_tokens_width_and_conditions():
     table = CostTable({key(1000, width=2, conditions=2): 1.0})
     assert table.seconds(key(3000, width=2, conditions=2)) == pytest.approx(3.0)

@@ -113,10 +113,19 @@ class Worker(Actor):
 
     async def _run(self, lease: Lease, ending: asyncio.Future[Outcome]) -> None:
         outcome = await ending
+        self._log_ended(lease, outcome.report)
         # The report goes first: the planner can use the ranks while the picture is still on its way.
         self.ref(self.directory.planner).tell(outcome.report)
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
+
+    def _log_ended(self, lease: Lease, report: LeaseDone | LeaseFailed) -> None:
+        times: dict[str, float] = {}
+        if isinstance(report, LeaseDone):
+            times = {"seconds": report.seconds, "gap_s": report.gap_s, "fetch_s": report.fetch_s}
+        log.debug(
+            "lease.ended", seq=lease.seq, rank=self.rank, request=lease.request.id, stage=lease.stage, **times
+        )
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -16,7 +16,10 @@ from epe.messages import Stage
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """The size of a request's tasks: picture tokens of one sequence, guidance branches, bytes of state."""
+    """The size of a request's tasks: picture tokens of one sequence, guidance branches, bytes of state.
+
+    `model` is empty where a world has one model; it parts equal sizes of several.
+    """
 
     # Below this many rows a linear layer may use another kernel, and other bits (design.md section 9).
     MIN_ROWS: ClassVar[int] = 4
@@ -24,6 +27,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     tokens: int
     conditions: int
     state_bytes: int = 0
+    model: str = ""
 
     @property
     def max_width(self) -> int:
@@ -39,6 +43,17 @@ class CostKey(Struct, frozen=True, kw_only=True):
     width: int = 1
     batch: int = 1
     conditions: int = 1
+    model: str = ""
+
+
+class Migration(Struct, frozen=True, kw_only=True):
+    """What it costs to bring a state to ranks that lack it, all at the same time."""
+
+    latency_s: float = 2e-3
+    bytes_per_s: float = 1e9
+
+    def seconds(self, state_bytes: int) -> float:
+        return self.latency_s + state_bytes / self.bytes_per_s
 
 
 class Correction:
@@ -80,11 +95,12 @@ class CostTable:
     # Used only before anything was measured: seconds for each token, condition and stage on one rank.
     PRIOR_S = 2e-5
     PRIOR_OVERHEAD_S = 1e-3
-    MIGRATION_S = 2e-3
-    MIGRATION_BYTES_PER_S = 1e9
 
-    def __init__(self, measured: dict[CostKey, float] | None = None) -> None:
+    def __init__(
+        self, measured: dict[CostKey, float] | None = None, *, migration: Migration | None = None
+    ) -> None:
         self.measured: dict[CostKey, float] = dict(measured or {})
+        self.migration = migration or Migration()
         self.corrections: dict[CostKey, Correction] = {}
         self._samples: dict[CostKey, list[float]] = defaultdict(list)
 
@@ -116,18 +132,19 @@ class CostTable:
 
     def migration_s(self, state_bytes: int) -> float:
         """The expected seconds to bring a state to ranks that lack it."""
-        return self.MIGRATION_S + state_bytes / self.MIGRATION_BYTES_PER_S
+        return self.migration.seconds(state_bytes)
 
     def _fitted(self, key: CostKey) -> float | None:
         """From the nearest width and conditions that were measured, by tokens on a log-log line."""
-        alike = [k for k in self.measured if k.stage is key.stage]
+        alike = [k for k in self.measured if (k.stage, k.model) == (key.stage, key.model)]
         if not alike:
             return None
         near = min(alike, key=lambda k: (abs(k.width - key.width), abs(k.conditions - key.conditions)))
         points = sorted(
             (k.tokens, seconds)
             for k, seconds in self.measured.items()
-            if (k.stage, k.width, k.conditions) == (near.stage, near.width, near.conditions)
+            if (k.stage, k.model, k.width, k.conditions)
+            == (near.stage, near.model, near.width, near.conditions)
         )
         scale = (near.width / key.width) * (key.conditions / near.conditions) * key.batch
         return _on_line(points, key.tokens) * scale

@@ -10,7 +10,9 @@ from epe.planning.view import TrajectoryView
 def cost_key(workload: Workload, stage: Stage, width: int) -> CostKey:
     """The key under which a task of this workload is measured (a decode knows no guidance)."""
     conditions = 1 if stage is Stage.DECODE else workload.conditions
-    return CostKey(stage=stage, tokens=workload.tokens, width=width, conditions=conditions)
+    return CostKey(
+        stage=stage, tokens=workload.tokens, width=width, conditions=conditions, model=workload.model
+    )
 
 
 def step_s(costs: CostTable, workload: Workload, width: int) -> float:

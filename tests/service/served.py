@@ -1,0 +1,210 @@
+"""Starts `epe serve` for real, under any launcher, draws with it, and knows its processes and what they say."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+from PIL import Image
+
+from tests.launch.service import eventually, is_alive
+from tests.service.processes import Process, listeners, shared_memory, tree
+
+ROOT = Path(__file__).resolve().parents[2]
+EPE = (sys.executable, "-m", "epe")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+# Generous: many services may start at once on few cores.
+START_WITHIN_S = 150.0
+END_WITHIN_S = 40.0
+
+
+def write_stage(folder: Path, checkpoint: Path, *, num_ranks: int, cfg_parallel_degree: int = 1) -> Path:
+    """A stage file of `num_ranks` CPU ranks under the default policy."""
+    stage = folder / "stage.yaml"
+    stage.write_text(
+        f"""name: image
+factory: zimage
+gpu: {list(range(num_ranks))}
+device: cpu
+parallelism:
+  cp: {{world_size: {num_ranks}}}
+  scheduler: {{warmup_resolutions: [512], warmup_steps: 3}}
+  model: {{cfg_parallel_degree: {cfg_parallel_degree}}}
+factory_args: {{model_path: {checkpoint}, default_width: 256, default_height: 256, num_steps: 4}}
+service: {{port: 0}}
+"""
+    )
+    return stage
+
+
+def user_environment(**more: str) -> dict[str, str]:
+    """What a user's shell has."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """One answer to a request for a picture."""
+
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def file(self) -> bytes:
+        assert self.status == 200, self.body
+        return base64.b64decode(self.body["data"][0]["b64_json"])
+
+    @property
+    def pixels(self) -> np.ndarray:
+        """uint8 (height, width, 3)."""
+        return np.asarray(Image.open(io.BytesIO(self.file)).convert("RGB"))
+
+    @property
+    def request_id(self) -> str:
+        return str(self.body["epe"]["request_id"])
+
+    @property
+    def lanes(self) -> list[tuple[int, ...]]:
+        """The lanes on which it was denoised, in order."""
+        visits = self.body["epe"]["lanes"]
+        return [tuple(visit["ranks"]) for visit in visits if visit["stage"] == "denoise"]
+
+
+class Served:
+    """A running service, seen from outside: its HTTP, its log, its processes."""
+
+    def __init__(self, folder: Path, commands: Sequence[Sequence[str]], envs: Sequence[Mapping[str, str]]):
+        self.log_path = folder / "log"
+        self._url = ""
+        with self.log_path.open("wb") as log:
+            self.parents = [
+                subprocess.Popen(command, env=dict(env), stdout=log, stderr=log, cwd=ROOT)
+                for command, env in zip(commands, envs, strict=True)
+            ]
+
+    @property
+    def url(self) -> str:
+        """Where it answers, once it does."""
+        if not self._url:
+            eventually(self._is_ready, within_s=START_WITHIN_S)
+            (self._url,) = (line["url"] for line in self.events("service.became_ready"))
+        return self._url
+
+    def _is_ready(self) -> bool:
+        assert all(parent.poll() is None for parent in self.parents), self.said()
+        return any(self.events("service.became_ready"))
+
+    @property
+    def is_alive(self) -> bool:
+        return all(parent.poll() is None for parent in self.parents)
+
+    def said(self) -> str:
+        return self.log_path.read_text()
+
+    def events(self, *names: str, since: int = 0) -> Iterator[dict[str, Any]]:
+        """The log lines of these events, from a `mark` on."""
+        for line in self.said()[since:].splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                event = json.loads(line)
+                if event.get("event") in names:
+                    yield event
+
+    def mark(self) -> int:
+        """Here the log ends now."""
+        return len(self.said())
+
+    async def draw(self, **body: Any) -> Reply:
+        """One picture; 256x256, 4 steps and `a cat` unless the body says otherwise."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/v1/images/generations", json={"prompt": "a cat", **body}) as answer,
+        ):
+            return Reply(status=answer.status, body=await answer.json())
+
+    async def health(self) -> dict[str, Any]:
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/health") as answer:
+            return dict(await answer.json())
+
+    # --- its processes ---
+
+    def processes(self) -> list[Process]:
+        """The parents and all that they have started."""
+        return [process for parent in self.parents for process in tree(parent.pid)]
+
+    def signal(self, number: signal.Signals) -> None:
+        """To every parent, as a terminal does."""
+        for parent in self.parents:
+            parent.send_signal(number)
+
+    def exit_codes(self) -> list[int]:
+        return [parent.wait(timeout=END_WITHIN_S) for parent in self.parents]
+
+    def close(self) -> None:
+        """Kill what is left."""
+        left = self.processes()
+        for parent in self.parents:
+            parent.kill()
+            parent.wait()
+        for process in left:
+            if process.is_alive:
+                os.kill(process.pid, signal.SIGKILL)
+
+
+class Traces:
+    """What a service has of this machine, taken while it lives, to be looked for when it has ended."""
+
+    def __init__(self, served: Served) -> None:
+        self.processes = served.processes()
+        self.listeners = listeners(self.processes)
+        self.shared_memory = shared_memory(self.processes)
+        assert len(self.processes) > 2, "a leader and a rank at least"
+        assert self.listeners, "HTTP at least"
+
+    def assert_gone(self, *, within_s: float) -> None:
+        """No process lives, no port listens, no segment of shared memory is left."""
+        eventually(lambda: not any(process.is_alive for process in self.processes), within_s=within_s)
+        assert not self.listeners & listeners(None)
+        assert not [path for path in self.shared_memory if path.exists()]
+
+
+def serve(folder: Path, stage: Path, *options: str) -> Served:
+    """`epe serve` without a launcher."""
+    command = (*EPE, "serve", "--stage-config", str(stage), *options)
+    return Served(folder, [command], [user_environment()])
+
+
+def wait_for_log(served: Served, *names: str, since: int, within_s: float = 30.0) -> dict[str, Any]:
+    """The first line of these events after a mark."""
+    end_s = time.monotonic() + within_s
+    while (event := next(served.events(*names, since=since), None)) is None:
+        assert time.monotonic() < end_s, f"none of {names} was said"
+        time.sleep(0.02)
+    return event
+
+
+__all__ = [
+    "EPE",
+    "ROOT",
+    "TORCHRUN",
+    "Reply",
+    "Served",
+    "Traces",
+    "eventually",
+    "is_alive",
+    "serve",
+    "user_environment",
+    "wait_for_log",
+    "write_stage",
+]

@@ -1,0 +1,78 @@
+"""A request that moves at every step boundary, and is parked now and then, is drawn with the bits of one that rests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from epe.messages import OutputFormat, Request, Stage
+from epe.models.zimage.adapter import load
+from tests.models.zimage.drawing import LONG, SHORT, make_request, solo
+from tests.service.conftest import Drawn as Oracle
+from tests.service.restless import Drawn, Moved, draw_moving, lane_of
+from tests.world import World
+
+pytestmark = pytest.mark.world
+
+REQUESTS = [
+    make_request(
+        id=f"r{seed}",
+        seed=seed,
+        height=height,
+        width=width,
+        num_steps=num_steps,
+        prompt=prompt,
+        negative_prompt="",
+        guidance_scale=guidance_scale,
+        output_format=OutputFormat.RAW,
+    )
+    for seed, (height, width, num_steps, prompt, guidance_scale) in enumerate(
+        [(272, 304, 9, SHORT, 5.0), (272, 304, 8, LONG, 5.0), (64, 96, 11, SHORT, 0.0), (208, 80, 7, LONG, 3.0)]
+    )
+]
+
+
+def longest_stay(steps: list[str], request_id: str) -> int:
+    """The most steps of others between two steps of a request."""
+    own = [index for index, each in enumerate(steps) if each == request_id]
+    return max(after - before - 1 for before, after in zip(own, own[1:], strict=False))
+
+
+def check_that_it_moved(request: Request, moved: Moved) -> None:
+    visits = [visit for visit in moved.visits if visit.stage is Stage.DENOISE]
+    assert [visit.ranks for visit in visits] == [lane_of(step) for step in range(request.num_steps)]
+    assert all(visit.num_steps == 1 for visit in visits)
+    assert moved.num_migrations >= request.num_steps - 2
+
+
+@pytest.mark.parametrize("cfg_parallel_degree", [1, 2])
+def test_moving_at_every_step_and_being_parked_changes_no_bit(
+    cfg_parallel_degree: int, world: World, tiny_zimage: Path, diffusers_draws: Oracle
+) -> None:
+    ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), cfg_parallel_degree, REQUESTS)
+    adapter = load(tiny_zimage, device=torch.device("cpu"), cfg_parallel_degree=cfg_parallel_degree)
+    steps = ranks[0].steps
+    assert max(longest_stay(steps, request.id) for request in REQUESTS) >= 3, "nothing was parked"
+    for request in REQUESTS:
+        moved = ranks[0].moved[request.id]
+        check_that_it_moved(request, moved)
+        resting = solo(adapter, request)
+        (latents,) = [rank.latents[request.id] for rank in ranks if request.id in rank.latents]
+        assert np.array_equal(latents, resting.tensors["latents"].numpy())
+        assert np.array_equal(moved.pixels, adapter.decode(resting)[0])
+        if cfg_parallel_degree == 1:
+            assert np.array_equal(moved.pixels, by_diffusers(diffusers_draws, request))
+
+
+def by_diffusers(oracle: Oracle, request: Request) -> np.ndarray:
+    return oracle(
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        size=f"{request.width}x{request.height}",
+        num_inference_steps=request.num_steps,
+        seed=request.seed,
+        guidance_scale=request.guidance_scale,
+    )

@@ -1,0 +1,69 @@
+"""What each width makes of each workload, asked of the cost table once a plan. Times are seconds."""
+
+from __future__ import annotations
+
+from epe.messages import Stage
+from epe.planning.costs import CostTable, Workload
+from epe.planning.view import TrajectoryView
+from epe.planning.work import cost_key, step_s
+
+
+class Speed:
+    """One workload: the widths that it may have and what a task of it takes at each.
+
+    `ladder` holds only widths that are faster than every narrower one, so its last is the fastest;
+    `thrifty` is the width that spends the fewest rank-seconds on a step, the narrowest of equals.
+    """
+
+    def __init__(self, costs: CostTable, workload: Workload, *, widths: tuple[int, ...]) -> None:
+        usable = [width for width in widths if width <= workload.max_width] or [1]
+        self.step_s = {width: step_s(costs, workload, width) for width in usable}
+        self.encode_s = costs.seconds(cost_key(workload, Stage.ENCODE, 1))
+        self.decode_s = costs.seconds(cost_key(workload, Stage.DECODE, 1))
+        ladder = [usable[0]]
+        for width in usable[1:]:
+            if self.step_s[width] < self.step_s[ladder[-1]]:
+                ladder.append(width)
+        self.ladder = tuple(ladder)
+        self.fastest = ladder[-1]
+        self.thrifty = min(ladder, key=lambda width: (width * self.step_s[width], width))
+
+    def within(self, limit: int) -> tuple[int, ...]:
+        """The part of the ladder that is no wider than `limit`."""
+        return tuple(width for width in self.ladder if width <= limit)
+
+    def efficiency(self, width: int) -> float:
+        """The share of `width` ranks' time that the narrowest width would have needed too."""
+        narrow = self.ladder[0]
+        return narrow * self.step_s[narrow] / (width * self.step_s[width])
+
+    def remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
+        """Seconds until the decoded picture when all steps that are left run at `width`."""
+        match trajectory.stage:
+            case Stage.ENCODE:
+                return self.encode_s + trajectory.num_steps * self.step_s[width] + self.decode_s
+            case Stage.DENOISE:
+                return (trajectory.num_steps - trajectory.step) * self.step_s[width] + self.decode_s
+            case _:
+                return self.decode_s
+
+    def best_s(self, trajectory: TrajectoryView) -> float:
+        """Seconds until the decoded picture at the fastest width."""
+        return self.remaining_s(trajectory, self.fastest)
+
+
+class Speeds:
+    """The speeds of all workloads that one plan meets; `widths` are the allowed ones that fit into the world."""
+
+    def __init__(self, costs: CostTable, *, widths: tuple[int, ...], world: int) -> None:
+        self._costs = costs
+        self._widths = tuple(width for width in widths if width <= world) or (1,)
+        self._known: dict[Workload, Speed] = {}
+
+    def of(self, trajectory: TrajectoryView) -> Speed:
+        """The speed of this request's tasks."""
+        speed = self._known.get(trajectory.workload)
+        if speed is None:
+            speed = Speed(self._costs, trajectory.workload, widths=self._widths)
+            self._known[trajectory.workload] = speed
+        return speed

@@ -1,0 +1,46 @@
+"""A model that counts: the state is one number a step adds to, so that every move shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from epe.families import family
+from epe.messages import Request, Split, StateHeader
+from epe.models.contract import State
+from epe.transport.exchange import Exchange
+
+Hook = Callable[[State], None]
+
+
+def request(name: str = "a", *, steps: int = 4) -> Request:
+    return Request(id=name, prompt="p", height=64, width=64, num_steps=steps, guidance_scale=1.0, seed=0)
+
+
+class CountingAdapter:
+    """Implements `Adapter`. `before_step` may raise or change nothing."""
+
+    family = family("zimage")
+
+    def __init__(self, before_step: Hook = lambda state: None) -> None:
+        self.before_step = before_step
+
+    def encode(self, request: Request) -> State:
+        return State(request=request, step=0, tensors={"latents": torch.zeros(2)})
+
+    def step(self, state: State, exchange: Exchange, split: Split) -> State:
+        self.before_step(state)
+        latents = state.tensors["latents"] + 1
+        return State(request=state.request, step=state.step + 1, tensors={"latents": latents})
+
+    def decode(self, state: State) -> np.ndarray:
+        return np.full((1, 2, 2, 3), int(state.tensors["latents"][0]), dtype=np.uint8)
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        header = StateHeader(request_id=state.request.id, step=state.step, names=("latents",))
+        return header, (state.tensors["latents"],)
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple) -> State:
+        return State(request=request, step=header.step, tensors={"latents": tensors[0]})

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+
+from epe.errors import BadRequest, Gone
+from epe.execution.device import ThreadDevice
+from epe.execution.run import SoloLanes
+from epe.messages import FailureKind, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
+from epe.transport.link import Parcel
+from tests.execution.counting import CountingAdapter, request
+
+
+@pytest.fixture
+async def device():
+    device = ThreadDevice(CountingAdapter(), SoloLanes(), rank=0, device=torch.device("cpu"))
+    yield device
+    device.close()
+
+
+def lease(seq: int, stage: Stage, *, first_step: int = 0, num_steps: int = 0, name: str = "a") -> Lease:
+    return Lease(
+        seq=seq,
+        epoch=0,
+        lane=Lane(ranks=(0,)),
+        stage=stage,
+        request=request(name),
+        first_step=first_step,
+        num_steps=num_steps,
+    )
+
+
+async def test_leases_run_in_order_and_the_last_one_gives_the_picture(device):
+    endings = [
+        device.submit(lease(1, Stage.ENCODE), None),
+        device.submit(lease(2, Stage.DENOISE, num_steps=3), None),
+        device.submit(lease(3, Stage.DENOISE, first_step=3, num_steps=1), None),
+        device.submit(lease(4, Stage.DECODE, first_step=4), None),
+    ]
+    outcomes = await asyncio.gather(*endings)
+    assert [outcome.report.seq for outcome in outcomes] == [1, 2, 3, 4]
+    assert [outcome.report.next_step for outcome in outcomes] == [0, 3, 4, 4]
+    assert np.asarray(outcomes[3].decoded.tensors[0]).max() == 4
+
+
+async def test_a_lease_waits_for_its_state_and_those_behind_it_wait_too(device):
+    incoming: Future[Parcel] = Future()
+    moved = device.submit(lease(1, Stage.DENOISE, first_step=2, num_steps=1), incoming)
+    behind = device.submit(lease(2, Stage.ENCODE, name="b"), None)
+    await asyncio.sleep(0.05)
+    assert not moved.done()
+    assert not behind.done()
+    header = StateHeader(request_id="a", step=2, names=("latents",))
+    incoming.set_result(Parcel(header, (torch.full((2,), 2.0),)))
+    report = (await moved).report
+    assert report.next_step == 3
+    assert report.fetch_s > 0.04
+    assert isinstance((await behind).report, LeaseDone)
+
+
+async def test_a_state_that_never_comes_fails_the_lease_as_a_consequence(device):
+    incoming: Future[Parcel] = Future()
+    incoming.set_exception(Gone("rank 3 is gone"))
+    report = (await device.submit(lease(1, Stage.DENOISE, first_step=2, num_steps=1), incoming)).report
+    assert isinstance(report, LeaseFailed)
+    assert report.consequence
+    assert "rank 3" in report.failure.message
+
+
+async def test_another_rank_gets_the_state_once_the_step_is_reached(device):
+    coming = device.export("a", 2)
+    device.submit(lease(1, Stage.ENCODE), None)
+    device.submit(lease(2, Stage.DENOISE, num_steps=2), None)
+    parcel = await asyncio.wait_for(coming, 5)
+    assert parcel.message.step == 2
+    assert parcel.tensors[0].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BadRequest("prompt is too long", param="prompt"), FailureKind.BAD_REQUEST),
+        (RuntimeError("kernel"), FailureKind.TASK_RAISED),
+        (torch.OutOfMemoryError("CUDA out of memory"), FailureKind.OUT_OF_MEMORY),
+    ],
+)
+async def test_an_error_fails_the_lease_alone_and_the_device_goes_on(device, error, kind):
+    def raises(state):
+        if state.step == 1:
+            raise error
+
+    device.adapter.before_step = raises
+    device.submit(lease(1, Stage.ENCODE), None)
+    report = (await device.submit(lease(2, Stage.DENOISE, num_steps=4), None)).report
+    assert report.failure.kind is kind
+    assert report.failure.stage is Stage.DENOISE
+    device.adapter.before_step = lambda state: None
+    device.submit(lease(3, Stage.ENCODE, name="b"), None)
+    good = (await device.submit(lease(4, Stage.DENOISE, num_steps=4, name="b"), None)).report
+    assert good.next_step == 4
+    assert len(device.states) == 1
+
+
+async def test_nan_in_the_latents_is_a_failure_and_never_a_picture(device):
+    def poison(state):
+        if state.step == 2:
+            state.tensors["latents"][0] = float("nan")
+
+    device.adapter.before_step = poison
+    device.submit(lease(1, Stage.ENCODE), None)
+    report = (await device.submit(lease(2, Stage.DENOISE, num_steps=4), None)).report
+    assert report.failure.kind is FailureKind.NON_FINITE
+
+
+async def test_a_dropped_request_leaves_nothing(device):
+    await device.submit(lease(1, Stage.ENCODE), None)
+    device.drop(("a",))
+    assert len(device.states) == 0
+    report = (await device.submit(lease(2, Stage.DENOISE, num_steps=1), None)).report
+    assert report.consequence

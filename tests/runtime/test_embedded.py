@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from epe import EmbeddedDiffusionRuntime
+from epe.errors import BadRequest, BadSetting, Gone
+from epe.messages import OutputFormat
+
+
+def stage(model_path, *, ranks: int = 1) -> dict:
+    return {
+        "name": "embedded",
+        "factory": "zimage",
+        "gpu": list(range(ranks)),
+        "device": "cpu",
+        "parallelism": {"scheduler": {"warmup_resolutions": [128], "warmup_steps": 3}},
+        "factory_args": {
+            "model_path": str(model_path),
+            "default_width": 128,
+            "default_height": 128,
+            "num_steps": 3,
+        },
+    }
+
+
+@pytest.fixture
+async def runtime(tiny_zimage):
+    async with EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage)) as runtime:
+        yield runtime
+
+
+async def test_a_picture_is_drawn_in_the_hosts_own_loop(runtime):
+    ticks = 0
+
+    async def host() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.002)
+            ticks += 1
+
+    beside = asyncio.create_task(host())
+    result = await runtime.generate("a red cube", num_steps=12)
+    beside.cancel()
+    assert np.asarray(result.pixels).shape == (1, 128, 128, 3)
+    assert ticks > 3
+    assert result.account.total_s > 0
+
+
+async def test_eight_requests_with_different_step_counts_are_each_right(runtime):
+    together = await asyncio.gather(*(runtime.generate("a ball", seed=s, num_steps=s + 1) for s in range(8)))
+    for seed, result in enumerate(together):
+        alone = await runtime.generate("a ball", seed=seed, num_steps=seed + 1)
+        assert np.array_equal(np.asarray(alone.pixels), np.asarray(result.pixels))
+
+
+async def test_a_caller_that_is_cancelled_cancels_its_request(runtime):
+    drawing = asyncio.create_task(runtime.generate("a cone", num_steps=500))
+    await asyncio.sleep(0.2)
+    drawing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drawing
+    for _ in range(200):
+        if not (status := await runtime.status()).num_running:
+            break
+        await asyncio.sleep(0.02)
+    assert status.num_running == status.num_waiting == 0
+
+
+async def test_a_cancelled_handle_says_so(runtime):
+    from epe.config.request import resolve_request
+
+    request = resolve_request(runtime.stage.family, prompt="a", num_steps=500, height=128, width=128)
+    handle = await runtime.submit(request)
+    handle.cancel()
+    with pytest.raises(Gone, match="cancelled"):
+        await handle.result()
+
+
+async def test_progress_only_grows_and_reaches_the_end(runtime):
+    seen = []
+    await runtime.generate("a star", num_steps=5, watcher=seen.append)
+    steps = [progress.step for progress in seen]
+    assert steps == sorted(steps)
+    assert steps[-1] == 5
+    assert seen[-1].stage == "decode"
+
+
+async def test_a_prompt_that_is_too_long_is_the_callers_error(runtime):
+    with pytest.raises(BadRequest, match="at most"):
+        await runtime.generate("very " * 3000)
+    assert (await runtime.generate("short")).pixels is not None
+
+
+async def test_a_file_comes_out_in_the_format_that_was_asked_for(runtime):
+    result = await runtime.generate("a ring", output_format=OutputFormat.JPEG)
+    assert result.media_type == "image/jpeg"
+    assert result.data[:3] == b"\xff\xd8\xff"
+
+
+def test_more_ranks_than_the_host_has_processes_is_an_error(tiny_zimage):
+    with pytest.raises(BadSetting, match="one process"):
+        EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage, ranks=2))
+
+
+async def test_a_runtime_can_be_opened_again_after_it_was_closed(tiny_zimage):
+    pictures = []
+    for _ in range(2):
+        async with EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage)) as runtime:
+            pictures.append(np.asarray((await runtime.generate("a cube")).pixels))
+    assert np.array_equal(*pictures)

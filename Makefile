@@ -26,7 +26,7 @@ help:
 	@echo "make clean   remove the environment and everything that was built"
 
 demo: $(VENV)/.run $(TINY)/model_index.json
-	$(BIN)/epe generate --model zimage --model-path $(TINY) \
+	OMP_NUM_THREADS=1 $(BIN)/epe generate --model zimage --model-path $(TINY) \
 		--prompt "a red cube on a white table" --height 256 --width 256 --steps 8 --output $(PICTURE)
 	@echo "The picture is $(PICTURE); its facts are in $(PICTURE:.png=.json)."
 	@echo "It is noise in colour: the tiny model has random weights. Real weights draw real pictures."

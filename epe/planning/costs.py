@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from statistics import median
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from epe.messages import Stage
 
@@ -46,11 +46,11 @@ class CostKey(Struct, frozen=True, kw_only=True):
     model: str = ""
 
 
-class Migration(Struct, frozen=True, kw_only=True):
+class Migration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What it costs to bring a state to ranks that lack it, all at the same time."""
 
-    latency_s: float = 2e-3
-    bytes_per_s: float = 1e9
+    latency_s: Annotated[float, Meta(ge=0)] = 2e-3
+    bytes_per_s: Annotated[float, Meta(gt=0)] = 1e9
 
     def seconds(self, state_bytes: int) -> float:
         return self.latency_s + state_bytes / self.bytes_per_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -97,14 +98,23 @@ MAX_LEASES = 2
 
 def fault_of(view: View, plan: tuple[Assignment, ...]) -> str | None:
     """What is wrong with a plan, in one sentence, or None."""
-    trajectories = {trajectory.request_id: trajectory for trajectory in view.trajectories}
+    return fault_among({t.request_id: t for t in view.trajectories}, plan, open_ranks=view.open_ranks)
+
+
+def fault_among(
+    trajectories: Mapping[str, TrajectoryView],
+    plan: tuple[Assignment, ...],
+    *,
+    open_ranks: frozenset[int],
+) -> str | None:
+    """`fault_of` for whoever keeps the trajectories by their ids already."""
     taken: set[int] = set()
     seen: set[str] = set()
     for assignment in plan:
         trajectory = trajectories.get(assignment.request_id)
         if trajectory is None or assignment.request_id in seen:
             return f"request {assignment.request_id!r} is not waiting for a lease, or is planned twice"
-        if fault := _lease_fault(assignment, trajectory, view.open_ranks, taken):
+        if fault := _lease_fault(assignment, trajectory, open_ranks, taken):
             return f"request {assignment.request_id!r}: {fault}"
         taken.update(assignment.ranks)
         seen.add(assignment.request_id)

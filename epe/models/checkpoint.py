@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import torch
 from diffusers import DiffusionPipeline
-from diffusers.utils import is_accelerate_available
 from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
@@ -27,9 +26,10 @@ def load_pipeline(
     *,
     family: Family,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: torch.dtype | dict[str, torch.dtype],
 ) -> Pipeline:
-    """The family's pipeline from a local folder, on `device`.
+    """The family's pipeline from a local folder, on `device`; `dtype` is one for all components, or one for
+    each by its name with that of the others as `default`.
 
     Raises `BadSetting` for a folder that is not there or holds another family, `StartFailed` for one that
     cannot be read.
@@ -41,7 +41,7 @@ def load_pipeline(
                 model_path,
                 dtype=dtype,
                 local_files_only=True,
-                low_cpu_mem_usage=is_accelerate_available(),
+                low_cpu_mem_usage=True,
             )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise StartFailed(

@@ -5,7 +5,7 @@ Everything else (leases, lanes, planning, serving) is the same for all families.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,12 +21,13 @@ class State:
     """The canonical state of a request at the boundary before `step`: what denoising resumes from exactly.
 
     `tensors` are never changed in place: a step makes a new state, so a state that another rank
-    is fetching stays whole.
+    is fetching stays whole. `scalars` are what a scheduler with a history counts beside them.
     """
 
     request: Request
     step: int
     tensors: dict[str, torch.Tensor]
+    scalars: dict[str, float] = field(default_factory=dict)
 
 
 class Adapter(Protocol):

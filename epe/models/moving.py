@@ -1,0 +1,30 @@
+"""How a canonical state leaves a rank and enters another one: the same for every family whose state can move."""
+
+from __future__ import annotations
+
+import torch
+
+from epe.messages import Request, StateHeader
+from epe.models.contract import State
+
+
+def pack_state(state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+    """The state as named tensors in host memory, and its plain fields."""
+    names = tuple(state.tensors)
+    header = StateHeader(request_id=state.request.id, step=state.step, names=names, scalars=state.scalars)
+    return header, tuple(state.tensors[name].to("cpu").contiguous() for name in names)
+
+
+def unpack_state(
+    request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...], *, device: torch.device
+) -> State:
+    """The state on `device`, with the bits that were packed."""
+    if header.request_id != request.id:
+        raise ValueError(f"the state of request {header.request_id} is not that of {request.id}")
+    named = zip(header.names, tensors, strict=True)
+    return State(
+        request=request,
+        step=header.step,
+        tensors={name: tensor.to(device) for name, tensor in named},
+        scalars=header.scalars,
+    )

@@ -1,0 +1,57 @@
+"""UniPC, a scheduler with a history (Zhao et al., 2023): resumed from a canonical state, and put back into one.
+
+The next step is made from the last predictions and the last sample; without them it would go on with other
+bits, or fail. They are as large as the latents and belong to the state.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from diffusers import UniPCMultistepScheduler
+
+from epe.models.contract import State
+
+_LAST_SAMPLE = "last_sample"
+_COUNTERS = ("lower_order_nums", "this_order")
+
+
+def make_schedule(
+    scheduler: UniPCMultistepScheduler, *, num_steps: int, device: torch.device
+) -> UniPCMultistepScheduler:
+    """A scheduler set for `num_steps`, without a history; only copies of it (`resume`) take a step."""
+    schedule = type(scheduler).from_config(scheduler.config)
+    schedule.set_timesteps(num_steps, device=device)
+    return schedule
+
+
+def resume(schedule: UniPCMultistepScheduler, state: State) -> UniPCMultistepScheduler:
+    """A scheduler for one step from the boundary of `state`, sharing nothing that changes with any other."""
+    scheduler = copy.copy(schedule)
+    scheduler.set_begin_index(state.step)
+    order = scheduler.config.solver_order
+    scheduler.model_outputs = [state.tensors.get(_output(place)) for place in range(order)]
+    # Read by an external predictor alone, which the pipelines do not use.
+    scheduler.timestep_list = [None] * order
+    scheduler.last_sample = state.tensors.get(_LAST_SAMPLE)
+    for counter in _COUNTERS:
+        if counter in state.scalars:
+            setattr(scheduler, counter, int(state.scalars[counter]))
+    return scheduler
+
+
+def history_tensors(scheduler: UniPCMultistepScheduler) -> dict[str, torch.Tensor]:
+    """What the scheduler keeps after a step: the predictions that there are, oldest first, and the sample."""
+    outputs = enumerate(scheduler.model_outputs)
+    kept = {_output(place): output for place, output in outputs if output is not None}
+    return {**kept, _LAST_SAMPLE: scheduler.last_sample}
+
+
+def history_scalars(scheduler: UniPCMultistepScheduler) -> dict[str, float]:
+    """What the scheduler counts: the order of its last step, and how high the next one may go."""
+    return {counter: getattr(scheduler, counter) for counter in _COUNTERS}
+
+
+def _output(place: int) -> str:
+    return f"model_output_{place}"

@@ -1,0 +1,182 @@
+"""Wan 2.1's tasks on diffusers' own components, with the bits of `WanPipeline`: encode, step, decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import UniPCMultistepScheduler, WanPipeline
+from diffusers.pipelines.wan.pipeline_wan import prompt_clean
+
+from epe.errors import BadRequest, BadSetting
+from epe.families import family
+from epe.messages import Request, Split, StateHeader
+from epe.models.causal_vae import decode_frames, to_pixels
+from epe.models.checkpoint import load_pipeline
+from epe.models.contract import State
+from epe.models.moving import pack_state, unpack_state
+from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
+from epe.models.wan.plan import PLAN
+from epe.parallel import SequenceSharding, predict_apart
+from epe.transport.exchange import Exchange
+
+LATENTS = "latents"
+# The guidance branches; the second is there only with guidance.
+BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
+
+
+def load(
+    model_path: Path, *, device: torch.device, dtype: torch.dtype | None = None, cfg_parallel_degree: int = 1
+) -> WanAdapter:
+    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere.
+
+    The VAE always works in float32, as diffusers' own examples have it. `cfg_parallel_degree` needs no second
+    form here: the pipeline runs each guidance branch alone, and so does this adapter with either value.
+    """
+    if dtype is None:
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    pipeline = load_pipeline(
+        WanPipeline,
+        model_path,
+        family=family("wan"),
+        device=device,
+        dtype={"default": dtype, "vae": torch.float32},
+    )
+    _check(pipeline, model_path)
+    return WanAdapter(pipeline, device=device)
+
+
+class WanAdapter:
+    """Wan 2.1 on one device. State: latents (1, channels, frames, height/8, width/8) in fp32, one tensor
+    (1, text rows, text width) for each guidance branch, and the scheduler's history.
+    """
+
+    def __init__(self, pipeline: WanPipeline, *, device: torch.device) -> None:
+        self.family = family("wan")
+        self.pipeline = pipeline
+        self._device = device
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN)
+        self._schedule = lru_cache(maxsize=64)(
+            lambda num_steps: make_schedule(pipeline.scheduler, num_steps=num_steps, device=device)
+        )
+
+    def encode(self, request: Request) -> State:
+        """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
+        guided = request.num_conditions == 2
+        self._check_length(request.prompt, param="prompt", allowed=request.max_sequence_length)
+        if guided:
+            self._check_length(
+                request.negative_prompt, param="negative_prompt", allowed=request.max_sequence_length
+            )
+        with torch.no_grad():
+            embeds = self.pipeline.encode_prompt(
+                prompt=request.prompt,
+                negative_prompt=request.negative_prompt,
+                do_classifier_free_guidance=guided,
+                max_sequence_length=request.max_sequence_length,
+                device=self._device,
+            )
+        named = zip(BRANCHES, embeds, strict=True)
+        dtype = self.pipeline.transformer.dtype
+        branches = {name: embed.to(dtype) for name, embed in named if embed is not None}
+        return State(request=request, step=0, tensors={LATENTS: self._noise(request), **branches})
+
+    def step(self, state: State, exchange: Exchange, split: Split) -> State:
+        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
+        request = state.request
+        if state.step >= request.num_steps:
+            raise ValueError(f"request {request.id} has only {request.num_steps} steps")
+        scheduler = resume(self._schedule(request.num_steps), state)
+        timestep = scheduler.timesteps[state.step]
+        latents = state.tensors[LATENTS]
+        branches = {name: state.tensors[name] for name in BRANCHES if name in state.tensors}
+        forward = partial(self._predict, latents=latents, timestep=timestep)
+        with torch.inference_mode():
+            predictions = predict_apart(forward, list(branches.values()), exchange=exchange, split=split)
+            velocity = _guide(predictions, scale=request.guidance_scale)
+        with torch.no_grad():
+            (latents,) = scheduler.step(velocity, timestep, latents, return_dict=False)
+        return State(
+            request=request,
+            step=state.step + 1,
+            tensors={LATENTS: latents, **branches, **history_tensors(scheduler)},
+            scalars=history_scalars(scheduler),
+        )
+
+    def decode(self, state: State) -> np.ndarray:
+        """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
+        with torch.inference_mode():
+            video = decode_frames(self.pipeline.vae, state.tensors[LATENTS])
+            return to_pixels(self.pipeline.video_processor.postprocess_video(video, output_type="pt")[0])
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        """The state, the scheduler's history included, in host memory."""
+        return pack_state(state)
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
+        """The state on this rank's device, with the bits that were exported."""
+        return unpack_state(request, header, tensors, device=self._device)
+
+    def _check_length(self, text: str, *, param: str, allowed: int) -> None:
+        """The pipeline would cut a longer prompt without a word."""
+        given = len(self.pipeline.tokenizer(prompt_clean(text)).input_ids)
+        if given > allowed:
+            raise BadRequest(f"{param} has {given} tokens; at most {allowed} are allowed", param=param)
+
+    def _noise(self, request: Request) -> torch.Tensor:
+        """Drawn on the CPU, so that a seed means the same video on every device."""
+        return self.pipeline.prepare_latents(
+            1,
+            self.pipeline.transformer.config.in_channels,
+            request.height,
+            request.width,
+            request.num_frames,
+            torch.float32,
+            self._device,
+            torch.Generator("cpu").manual_seed(request.seed),
+        )
+
+    def _predict(
+        self,
+        branches: Sequence[torch.Tensor],
+        exchange: Exchange,
+        *,
+        latents: torch.Tensor,
+        timestep: torch.Tensor,
+    ) -> list[torch.Tensor]:
+        """The prediction of one branch over the lane, in the shape of the latents."""
+        (embeds,) = branches
+        transformer = self.pipeline.transformer
+        with self._sharding.over(exchange):
+            (prediction,) = transformer(
+                hidden_states=latents.to(transformer.dtype),
+                timestep=timestep.expand(1),
+                encoder_hidden_states=embeds,
+                return_dict=False,
+            )
+        return [prediction]
+
+
+def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
+    """Led away from the second branch (Ho and Salimans, 2022)."""
+    if len(predictions) == 1:
+        return predictions[0]
+    positive, negative = predictions
+    return negative + scale * (positive - negative)
+
+
+def _check(pipeline: WanPipeline, model_path: Path) -> None:
+    """Raises `BadSetting` for a checkpoint that the same pipeline loads and that this adapter would draw wrongly."""
+    config = pipeline.config
+    if config.boundary_ratio is not None or pipeline.transformer_2 is not None or config.expand_timesteps:
+        raise BadSetting(
+            f"{model_path} holds Wan 2.2, which has a second model or timesteps by row; use Wan 2.1"
+        )
+    if not isinstance(pipeline.scheduler, UniPCMultistepScheduler):
+        found = type(pipeline.scheduler).__name__
+        raise BadSetting(
+            f"the scheduler of {model_path} is {found}; family 'wan' needs UniPCMultistepScheduler"
+        )

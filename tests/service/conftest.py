@@ -10,6 +10,8 @@ from diffusers import ZImagePipeline
 
 from tests.service.served import Served, serve, write_stage
 
+MAX_STARTS = 2
+
 Drawn = Callable[..., np.ndarray]
 
 
@@ -19,8 +21,11 @@ def _services(tiny_zimage: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
     def living() -> Served:
         if not running or not running[-1].is_alive:
+            assert len(running) < MAX_STARTS, "the service has ended again and again"
             folder = tmp_path_factory.mktemp("service")
-            running.append(serve(folder, write_stage(folder, tiny_zimage, num_ranks=4), "--log-level", "debug"))
+            running.append(
+                serve(folder, write_stage(folder, tiny_zimage, num_ranks=4), "--log-level", "debug")
+            )
         return running[-1]
 
     yield living

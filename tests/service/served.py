@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import aiohttp
 import numpy as np
 from PIL import Image
 
-from tests.launch.service import eventually, is_alive
+from tests.launch.service import eventually
 from tests.service.processes import Process, listeners, shared_memory, tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +138,19 @@ class Served:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/health") as answer:
             return dict(await answer.json())
 
+    async def until_at_work(self) -> None:
+        """Return when a request is on a lane."""
+        await self._until(lambda health: health["num_running"] > 0)
+
+    async def until_idle(self) -> None:
+        """Return when none is, and none waits."""
+        await self._until(lambda health: health["num_running"] + health["num_waiting"] == 0)
+
+    async def _until(self, holds: Callable[[dict[str, Any]], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not holds(await self.health()):  # noqa: ASYNC110 (what is awaited is another process's)
+                await asyncio.sleep(0.05)
+
     # --- its processes ---
 
     def processes(self) -> list[Process]:
@@ -174,8 +188,9 @@ class Traces:
 
     def assert_gone(self, *, within_s: float) -> None:
         """No process lives, no port listens, no segment of shared memory is left."""
+        # A killed process counts as dead a moment before the kernel has closed what it held.
         eventually(lambda: not any(process.is_alive for process in self.processes), within_s=within_s)
-        assert not self.listeners & listeners(None)
+        eventually(lambda: not self.listeners & listeners(None), within_s=1)
         assert not [path for path in self.shared_memory if path.exists()]
 
 
@@ -192,19 +207,3 @@ def wait_for_log(served: Served, *names: str, since: int, within_s: float = 30.0
         assert time.monotonic() < end_s, f"none of {names} was said"
         time.sleep(0.02)
     return event
-
-
-__all__ = [
-    "EPE",
-    "ROOT",
-    "TORCHRUN",
-    "Reply",
-    "Served",
-    "Traces",
-    "eventually",
-    "is_alive",
-    "serve",
-    "user_environment",
-    "wait_for_log",
-    "write_stage",
-]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from epe.launch.parent import SAME_CTRL_C_S
+from tests.launch.service import eventually
 from tests.launch.test_serve import free_port
 from tests.service.conftest import Drawn
 from tests.service.served import (
@@ -20,7 +20,6 @@ from tests.service.served import (
     TORCHRUN,
     Served,
     Traces,
-    eventually,
     serve,
     user_environment,
     wait_for_log,
@@ -81,7 +80,7 @@ async def test_one_sigint_drains_what_runs_and_refuses_what_comes(
     service = services["alone"]
     traces = Traces(service)
     running = asyncio.create_task(service.draw(**LONG))
-    await at_work(service)
+    await service.until_at_work()
     mark = service.mark()
     service.signal(signal.SIGINT)
     await asyncio.to_thread(wait_for_log, service, "service.changed_phase", since=mark)
@@ -99,7 +98,7 @@ async def test_two_sigints_end_at_once(services: dict[str, Served]) -> None:
     service = services["plain"]
     traces = Traces(service)
     cut_off = asyncio.create_task(service.draw(**ENDLESS))
-    await at_work(service)
+    await service.until_at_work()
     service.signal(signal.SIGINT)
     await asyncio.sleep(SAME_CTRL_C_S + 0.3)
     assert service.is_alive, "it drains"
@@ -115,16 +114,8 @@ async def test_nothing_outlives_a_torchrun_that_is_killed(services: dict[str, Se
     service = services["torchrun"]
     traces = Traces(service)
     cut_off = asyncio.create_task(service.draw(**ENDLESS))
-    await at_work(service)
+    await service.until_at_work()
     service.parents[0].kill()
     await asyncio.to_thread(traces.assert_gone, within_s=5)
     with pytest.raises(aiohttp.ClientError):
         await cut_off
-
-
-async def at_work(service: Served) -> None:
-    """Return when the service has a request on a lane."""
-    end_s = time.monotonic() + 30
-    while (await service.health())["num_running"] == 0:
-        assert time.monotonic() < end_s, "the request never started"
-        await asyncio.sleep(0.05)

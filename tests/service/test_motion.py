@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,12 @@ REQUESTS = [
         output_format=OutputFormat.RAW,
     )
     for seed, (height, width, num_steps, prompt, guidance_scale) in enumerate(
-        [(272, 304, 9, SHORT, 5.0), (272, 304, 8, LONG, 5.0), (64, 96, 11, SHORT, 0.0), (208, 80, 7, LONG, 3.0)]
+        [
+            (272, 304, 9, SHORT, 5.0),
+            (272, 304, 8, LONG, 5.0),
+            (64, 96, 11, SHORT, 0.0),
+            (208, 80, 7, LONG, 3.0),
+        ]
     )
 ]
 
@@ -38,7 +44,7 @@ REQUESTS = [
 def longest_stay(steps: list[str], request_id: str) -> int:
     """The most steps of others between two steps of a request."""
     own = [index for index, each in enumerate(steps) if each == request_id]
-    return max(after - before - 1 for before, after in zip(own, own[1:], strict=False))
+    return max(after - before - 1 for before, after in pairwise(own))
 
 
 def check_that_it_moved(request: Request, moved: Moved) -> None:

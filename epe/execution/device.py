@@ -43,6 +43,7 @@ class ThreadDevice:
 
     def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
         ending: asyncio.Future[Outcome] = self._loop.create_future()
+        self.states.expect(lease.request.id)
         self._orders.put((lease, incoming, ending))
         return ending
 

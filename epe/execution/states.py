@@ -25,11 +25,15 @@ class States:
     def __len__(self) -> int:
         return len(self._states)
 
+    def expect(self, request_id: str) -> None:
+        """A rank that let a request go is given it again: whoever asks from now on waits for the new state."""
+        with self._lock:
+            self._ended.pop(request_id, None)
+
     def put(self, state: State) -> None:
         """Keep a state (instead of the earlier one of the request) and serve those who wait for it."""
         request_id = state.request.id
         with self._lock:
-            # A rank that let a request go may be given it again.
             self._ended.pop(request_id, None)
             self._states[request_id] = state
             waiting = self._waiting.pop(request_id, [])

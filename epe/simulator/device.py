@@ -74,6 +74,8 @@ class SimulatedDevice:
         self._last: asyncio.Future[Outcome] | None = None
 
     def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
+        # A rank that let a request go may be given it again: whoever asks from now on waits for the new state.
+        self.ended.discard(lease.request.id)
         self._last = asyncio.ensure_future(self._run(lease, incoming, self._last))
         return self._last
 
@@ -124,7 +126,6 @@ class SimulatedDevice:
         return seconds / max(1, lease.num_steps)
 
     def _put(self, request_id: str, step: int) -> None:
-        self.ended.discard(request_id)
         self.steps[request_id] = step
         self._serve()
 

@@ -59,6 +59,15 @@ def test_a_rank_that_let_a_request_go_can_be_given_it_again():
     assert states.when_at("a", 2).result(0).step == 2
 
 
+def test_whoever_asks_before_a_state_comes_back_to_a_rank_waits_for_it():
+    states = States()
+    states.end("a", "it was let go")
+    states.expect("a")
+    coming = states.when_at("a", 2)
+    states.put(state(2))
+    assert coming.result(0).step == 2
+
+
 def test_nothing_is_kept_of_many_ended_requests():
     states = States()
     for index in range(3 * States.MAX_ENDED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import count
 
@@ -10,12 +11,13 @@ from epe.planning.view import RankView
 
 
 class Running:
-    """A lease that was sent and is not yet answered by all of its ranks."""
+    """A lease that was sent and is not yet answered by all of its ranks; it is expected to end at `ends_s`."""
 
     def __init__(self, lease: Lease, *, now_s: float, expected_s: float) -> None:
         self.lease = lease
         self.sent_s = now_s
         self.expected_s = expected_s
+        self.ends_s = now_s + expected_s
         self.waiting = set(lease.lane.ranks)
         self.done: list[LeaseDone] = []
         self.failed: list[LeaseFailed] = []
@@ -43,10 +45,17 @@ class Running:
 class Ledger:
     """One for each planner and epoch."""
 
+    # A lease that ends this close to when it was expected to changes nothing that is expected after it.
+    ON_TIME_S = 1e-6
+
     def __init__(self, world_size: int, *, epoch: int = 0) -> None:
         self.world_size = world_size
         self.epoch = epoch
         self.running: dict[int, Running] = {}
+        self._freed_s = [0.0] * world_size
+        self._free_s = [0.0] * world_size
+        self._num_leases = [0] * world_size
+        self._overdue_s = math.inf
         self._seq = count(1)
         self._incarnations: Counter[tuple[int, ...]] = Counter()
 
@@ -76,14 +85,32 @@ class Ledger:
             transfers=transfers,
         )
         running = self.running[lease.seq] = Running(lease, now_s=now_s, expected_s=expected_s)
+        self._queue(running)
         return running
 
-    def answer(self, report: LeaseDone | LeaseFailed) -> Running | None:
+    def _queue(self, running: Running) -> None:
+        """It begins when its last rank is free."""
+        ranks = running.lease.lane.ranks
+        free_s = [self._free_s[rank] for rank in ranks if self._num_leases[rank]]
+        running.ends_s = max([running.sent_s, *free_s]) + running.expected_s
+        self._overdue_s = min(self._overdue_s, running.ends_s)
+        for rank in ranks:
+            self._free_s[rank] = running.ends_s
+            self._num_leases[rank] += 1
+
+    def answer(self, report: LeaseDone | LeaseFailed, *, now_s: float) -> Running | None:
         """Take one rank's report; the lease if this was the last of its ranks."""
         running = self.running.get(report.seq)
-        if running is None or not running.answer(report):
+        if running is None:
+            return None
+        last = running.answer(report)
+        self._freed_s[report.rank] = now_s
+        self._num_leases[report.rank] -= 1
+        if not last:
             return None
         del self.running[report.seq]
+        on_time = abs(now_s - running.ends_s) <= self.ON_TIME_S
+        self._overdue_s = min((r.ends_s for r in self.running.values()), default=math.inf) if on_time else 0.0
         if running.failed:
             # The remains of the broken exchange must not be met again by these ranks.
             self._incarnations[running.lease.lane.ranks] += 1
@@ -95,14 +122,26 @@ class Ledger:
 
     def rank_views(self, *, now_s: float) -> tuple[RankView, ...]:
         """When each rank will be free, and how many leases it has."""
-        leases: dict[int, list[Running]] = {rank: [] for rank in range(self.world_size)}
-        for running in self.running.values():
-            for rank in running.waiting:
-                leases[rank].append(running)
+        if now_s > self._overdue_s:
+            self._expect(now_s)
         return tuple(
-            RankView(rank=rank, free_s=_free_s(its, now_s), num_leases=len(its))
-            for rank, its in leases.items()
+            RankView(rank=rank, free_s=max(free_s, now_s) if num else now_s, num_leases=num)
+            for rank, (free_s, num) in enumerate(zip(self._free_s, self._num_leases, strict=True))
         )
+
+    def _expect(self, now_s: float) -> None:
+        """When each lease will end, now that one has not ended when it should: leases run in the order in which
+        they were sent, and one that takes longer than expected is expected to end now."""
+        free_s = self._freed_s.copy()
+        self._overdue_s = math.inf
+        for running in self.running.values():
+            ranks = running.waiting
+            begun_s = max(running.sent_s, *(free_s[rank] for rank in ranks))
+            running.ends_s = max(now_s, begun_s + running.expected_s)
+            self._overdue_s = min(self._overdue_s, running.ends_s)
+            for rank in ranks:
+                free_s[rank] = running.ends_s
+        self._free_s = free_s
 
     def at_work(self) -> dict[int, Lease]:
         """The lease that each busy rank is at; the one that waits behind it does not count."""
@@ -122,10 +161,3 @@ class Ledger:
                 if all(at_work.get(rank) is lease for rank in lease.lane.ranks)
             }
         )
-
-
-def _free_s(leases: list[Running], now_s: float) -> float:
-    """A lease that takes longer than expected is expected to end now."""
-    if not leases:
-        return now_s
-    return max(now_s, leases[0].sent_s + sum(running.expected_s for running in leases))

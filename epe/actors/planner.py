@@ -263,7 +263,7 @@ class Planner(Actor):
         if not self.ledger.knows(report):
             log.warning("report.dropped", seq=report.seq, epoch=report.epoch, rank=report.rank)
             return
-        if (running := self.ledger.answer(report)) is None:
+        if (running := self.ledger.answer(report, now_s=self.now_s)) is None:
             return
         trajectory = self.trajectories[running.lease.request.id]
         trajectory.leases.remove(running)

@@ -50,9 +50,7 @@ class Trajectory:
         return self._view
 
     def _make_view(self) -> TrajectoryView:
-        ready_s = self.served_s
-        for running in self.leases:
-            ready_s = max(ready_s, running.sent_s) + running.expected_s
+        ready_s = self.leases[-1].ends_s if self.leases else self.served_s
         return TrajectoryView(
             request_id=self.request.id,
             workload=self.workload,

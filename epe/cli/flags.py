@@ -9,7 +9,7 @@ from argparse import BooleanOptionalAction
 from typing import get_args
 
 from epe.cli.parser import Parser, number, whole_number
-from epe.config.stage import CpBackend, CpMethod, Device, Dtype
+from epe.config.stage import CpBackend, CpMethod, Device, Dtype, VideoCodec
 from epe.families import FAMILIES, Family
 
 # What the command calls a request's fields, for error messages.
@@ -19,6 +19,7 @@ FIELD_FLAGS = {
     "height": "--height",
     "width": "--width",
     "num_frames": "--frames",
+    "fps": "--fps",
     "num_steps": "--steps",
     "guidance_scale": "--guidance-scale",
     "seed": "--seed",
@@ -31,7 +32,9 @@ def add_common(parser: Parser) -> None:
     parser.add_argument("--model-path", metavar="DIR", help="folder of the checkpoint, in diffusers' format")
     parser.add_argument("--prompt", metavar="TEXT", help="what to draw; may be empty")
     parser.add_argument(
-        "--output", metavar="FILE", help="picture to write (.png, .jpg, .webp); facts go to a .json beside it"
+        "--output",
+        metavar="FILE",
+        help="file to write (.png, .jpg, .webp; .mp4, .webm); facts go to a .json beside it",
     )
     parser.add_argument("--device", choices=get_args(Device), help="default auto: cuda where there is one")
     parser.add_argument(
@@ -50,6 +53,12 @@ def add_family(parser: Parser, family: Family) -> None:
     if family.makes == "video":
         rule = f"{family.frames.step}n+{family.frames.base}"
         parser.add_argument("--frames", type=whole_number, help=f"{rule} (default {own.num_frames})")
+        parser.add_argument("--fps", type=whole_number, help=f"frames a second (default {own.fps})")
+        parser.add_argument(
+            "--video-codec",
+            choices=get_args(VideoCodec),
+            help="default auto: av1, or vp9 where there is no encoder for it; h264 only when asked for",
+        )
     parser.add_argument("--steps", type=whole_number, help=f"denoising steps (default {own.num_steps})")
     parser.add_argument("--seed", type=whole_number, help=f"0 or more (default {own.seed})")
     if family.guidance is not None:

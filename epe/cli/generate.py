@@ -1,4 +1,4 @@
-"""`epe generate`: one picture, on one rank or on all those that torchrun or Slurm started."""
+"""`epe generate`: one picture or video, on one rank or on all those that torchrun or Slurm started."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from epe.cli.parser import Parser
 from epe.config.generate import GenerateOptions, check_output
 from epe.config.model_path import check_model_path
 from epe.config.request import resolve_request
+from epe.config.stage import VideoCodec
 from epe.config.transport import Given, Transport, resolve_transport
 from epe.errors import BadSetting
 from epe.families import FAMILIES, Family, available_family, family
@@ -50,7 +51,7 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
     ready = available_family(_required(args.model, "--model"), path="--model")
     model_path = _required(args.model_path, "--model-path")
     output = _required(args.output, "--output")
-    file_format = check_output(output, path="--output")
+    file_format = check_output(output, makes=ready.makes, path="--output")
     request = _request(args, ready, file_format)
     transport = _transport(args, env)
     _refuse_what_is_not_there(args)
@@ -64,6 +65,7 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
         dtype=args.dtype or "auto",
         cfg_parallel_degree=2 if ready.owns("cfg") and args.cfg_parallel is not False else 1,
         transport=transport,
+        video_codec=_video_codec(args, ready, file_format),
         parallel_vae=args.parallel_vae,
         vae_parallel_halo=args.vae_parallel_halo,
         version=__version__,
@@ -111,6 +113,7 @@ def _request(args: Namespace, chosen: Family, file_format: OutputFormat) -> Requ
         height=args.height,
         width=args.width,
         num_frames=getattr(args, "frames", None),
+        fps=getattr(args, "fps", None),
         num_steps=args.steps,
         guidance_scale=getattr(args, "guidance_scale", None),
         seed=args.seed,
@@ -127,6 +130,22 @@ def _transport(args: Namespace, env: Mapping[str, str]) -> Transport:
         ulysses=Given("--ulysses-transport", args.ulysses_transport),
         env=env,
     )
+
+
+def _video_codec(args: Namespace, chosen: Family, file_format: OutputFormat) -> VideoCodec:
+    """How a video's file is encoded; refused now where it cannot be done later."""
+    if chosen.makes == "picture":
+        return "auto"
+    codec: VideoCodec = args.video_codec or "auto"
+    if codec == "h264" and file_format is OutputFormat.WEBM:
+        raise BadSetting(
+            "a .webm file holds no h264; write an .mp4, or choose av1 or vp9", path="--video-codec"
+        )
+
+    from epe.media.video import check_codec
+
+    check_codec(codec, path="--video-codec")
+    return codec
 
 
 def _refuse_what_is_not_there(args: Namespace) -> None:

@@ -11,8 +11,7 @@ from epe.config.model_path import check_model_path
 from epe.config.stage import Stage
 from epe.errors import BadSetting
 
-POLICIES = ("elastic", "static_cp", "static_dp")
-LATER_POLICIES = ("throughput", "latency", "slo", "fair")
+POLICIES = ("elastic", "static_cp", "static_dp", "throughput", "latency", "slo", "fair")
 MAX_RANKS = 1024
 
 # Settings that are part of the file already, with the values that nothing acts on yet.
@@ -105,8 +104,6 @@ def _check_ulysses(stage: Stage) -> None:
 
 def _check_policy(stage: Stage) -> None:
     policy, path = stage.parallelism.scheduler.policy, "parallelism.scheduler.policy"
-    if policy in LATER_POLICIES:
-        raise BadSetting(f"{policy} is not yet available; use one of {', '.join(POLICIES)}", path=path)
     if policy not in POLICIES and "." not in policy:
         raise BadSetting(
             f"{policy!r} is not one of {', '.join(POLICIES)}, nor the dotted path of a class of your own",
@@ -132,6 +129,7 @@ def _check_requests(stage: Stage) -> None:
     found = {
         "factory_args.default_height": limits.problem_with_side(family, args.default_height),
         "factory_args.default_width": limits.problem_with_side(family, args.default_width),
+        "factory_args.num_frames": limits.problem_with_frames(family, args.num_frames),
         "factory_args.num_steps": limits.problem_with_steps(family, args.num_steps),
         "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
     }

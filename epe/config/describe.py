@@ -6,7 +6,7 @@ import msgspec
 import yaml
 
 from epe.config.checks import WITHOUT_EFFECT
-from epe.config.keys import AXIS_OF_KEY, Tree, section
+from epe.config.keys import AXIS_OF_KEY, VIDEO_KEYS, Tree, section
 from epe.config.stage import DERIVED_FIELDS, Stage
 
 
@@ -15,6 +15,9 @@ def describe(stage: Stage) -> str:
     tree: Tree = msgspec.to_builtins(stage)
     for path in (*DERIVED_FIELDS, *WITHOUT_EFFECT):
         _drop(tree, path)
+    if stage.family.makes == "picture":
+        for path in VIDEO_KEYS:
+            _drop(tree, path)
     for key, axis in AXIS_OF_KEY.items():
         if not stage.family.owns(axis):
             _drop(tree, f"parallelism.model.{key}")

@@ -8,23 +8,26 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epe.config.stage import Device, Dtype
+from epe.config.stage import Device, Dtype, VideoCodec
 from epe.config.transport import Transport
 from epe.errors import BadSetting
 from epe.messages import OutputFormat, Request
 
 FORMATS = {
-    ".png": OutputFormat.PNG,
-    ".jpg": OutputFormat.JPEG,
-    ".jpeg": OutputFormat.JPEG,
-    ".webp": OutputFormat.WEBP,
+    "picture": {
+        ".png": OutputFormat.PNG,
+        ".jpg": OutputFormat.JPEG,
+        ".jpeg": OutputFormat.JPEG,
+        ".webp": OutputFormat.WEBP,
+    },
+    "video": {".mp4": OutputFormat.MP4, ".webm": OutputFormat.WEBM},
 }
 
 FlagValue = str | int | float | bool
 
 
 class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One picture to draw and where it goes.
+    """One picture or video to draw and where it goes.
 
     `cfg_parallel_degree` 2 runs the guidance branches each alone, 1 as one batch. `parallel_vae` and
     `vae_parallel_halo` are what was asked for (None: not asked). `flags` are the flags that were given,
@@ -40,6 +43,7 @@ class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cfg_parallel_degree: Literal[1, 2] = 1
     tensor_parallel_degree: int = 1
     transport: Transport = Transport()
+    video_codec: VideoCodec = "auto"
     parallel_vae: bool | None = None
     vae_parallel_halo: int | None = None
     version: str
@@ -51,17 +55,17 @@ class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return str(Path(self.output).with_suffix(".json"))
 
 
-def check_output(output: str, *, path: str) -> OutputFormat:
+def check_output(output: str, *, makes: Literal["picture", "video"], path: str) -> OutputFormat:
     """The format of an output file; raises `BadSetting` at `path` where it could not be written later."""
-    target = Path(output)
-    if target.suffix.lower() not in FORMATS:
-        known = ", ".join(FORMATS)
+    target, formats = Path(output), FORMATS[makes]
+    if target.suffix.lower() not in formats:
+        known = ", ".join(formats)
         raise BadSetting(f"{output!r} does not end in one of {known}", path=path)
     for file in (target, target.with_suffix(".json")):
         if file.is_dir():
             raise BadSetting(f"{file} is a folder; give the name of a file", path=path)
     _check_folder(target.parent, path=path)
-    return FORMATS[target.suffix.lower()]
+    return formats[target.suffix.lower()]
 
 
 def _check_folder(folder: Path, *, path: str) -> None:

@@ -31,7 +31,6 @@ _H3 = ("minimax-h3",)
 
 # Keys under `factory_args` that belong to families which are not there yet.
 LATER_FACTORY_ARGS: dict[str, tuple[str, ...]] = {
-    "num_frames": _VIDEO,
     "system_prompt": ("hunyuan-image3",),
     "flow_shift": (*_VIDEO, "hunyuan-image3"),
     "audio_flow_shift": _H3,
@@ -55,6 +54,9 @@ LATER_FACTORY_ARGS: dict[str, tuple[str, ...]] = {
     "warmup_burnin_steps": _H3,
     "cost_profile_path": _H3,
 }
+
+# Keys that families which draw pictures have no use for.
+VIDEO_KEYS = ("video_codec", "factory_args.num_frames")
 
 # Keys that mean the same as another one.
 ALIASES = {"parallelism.scheduler.schedule_strategy": "parallelism.scheduler.policy"}
@@ -84,11 +86,22 @@ def check_family_keys(tree: Tree, family: Family) -> None:
             )
     for key in section(tree, "factory_args"):
         if key in LATER_FACTORY_ARGS:
-            owners = list(LATER_FACTORY_ARGS[key])
+            later = LATER_FACTORY_ARGS[key]
+            use = "cannot use this key yet" if family.name in later else "does not use this key"
             raise BadSetting(
-                f"{family.name} does not use this key; it belongs to {', '.join(owners)}, "
-                "which is not yet available",
+                f"{family.name} {use}; it belongs to {', '.join(later)} and is not yet available",
                 path=f"factory_args.{key}",
+            )
+    if family.makes == "picture":
+        _refuse_video_keys(tree, family)
+
+
+def _refuse_video_keys(tree: Tree, family: Family) -> None:
+    for path in VIDEO_KEYS:
+        place, _, key = path.rpartition(".")
+        if key in (section(tree, place) if place else tree):
+            raise BadSetting(
+                f"{family.name} draws pictures; this key is for families that draw videos", path=path
             )
 
 

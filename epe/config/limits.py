@@ -9,10 +9,12 @@ import math
 
 from epe.families import Family
 from epe.geometry import nearest_multiples
+from epe.messages import OutputFormat
 
 MAX_GUIDANCE = 100.0
 MAX_SEED = 2**63 - 1
 MAX_PRIORITY = 1_000_000
+MAX_FPS = 240
 
 
 def problem_with_side(family: Family, side: int) -> str | None:
@@ -30,14 +32,29 @@ def problem_with_steps(family: Family, num_steps: int) -> str | None:
 
 
 def problem_with_frames(family: Family, num_frames: int) -> str | None:
+    if family.makes == "picture":
+        return None if num_frames == 1 else f"{num_frames} is not 1; {family.name} draws pictures"
+    if num_frames > family.max_frames:
+        return f"{num_frames} is more than {family.max_frames}"
     if family.frames.allows(num_frames):
         return None
-    if family.makes == "picture":
-        return f"{num_frames} is not 1; {family.name} draws pictures"
     below, above = family.frames.nearest(num_frames)
     near = f"nearest is {below}" if below == above else f"nearest are {below} and {above}"
     rule = f"{family.frames.step}n+{family.frames.base}"
     return f"{num_frames} is not of the form {rule}; {near}"
+
+
+def problem_with_fps(fps: int) -> str | None:
+    """Frames a second of a video's file."""
+    return _outside(fps, 1, MAX_FPS)
+
+
+def problem_with_format(family: Family, output_format: OutputFormat) -> str | None:
+    """What a file of this format can hold; the array can be had of everything."""
+    if output_format.holds in ("array", family.makes):
+        return None
+    right = ", ".join(each for each in OutputFormat if each.holds == family.makes)
+    return f"{output_format} holds a {output_format.holds}; {family.name} draws a {family.makes}: {right}"
 
 
 def problem_with_guidance(family: Family, guidance_scale: float) -> str | None:

@@ -85,7 +85,12 @@ def _complete(tree: Tree, family: Family) -> None:
     _fill(
         tree,
         "factory_args",
-        {"default_width": own.width, "default_height": own.height, "guidance_scale": own.guidance_scale},
+        {
+            "default_width": own.width,
+            "default_height": own.height,
+            "num_frames": own.num_frames,
+            "guidance_scale": own.guidance_scale,
+        },
     )
     _fill(tree, "parallelism.cp", {"world_size": _cp_world(tree)})
     world = section(tree, "parallelism.cp").get("world_size")

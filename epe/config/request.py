@@ -13,6 +13,9 @@ from epe.messages import OutputFormat, Request
 
 T = TypeVar("T")
 
+# The format of a file where the client names none.
+FORMATS = {"picture": OutputFormat.PNG, "video": OutputFormat.MP4}
+
 
 def resolve_request(
     family: Family,
@@ -23,6 +26,7 @@ def resolve_request(
     height: int | None = None,
     width: int | None = None,
     num_frames: int | None = None,
+    fps: int | None = None,
     num_steps: int | None = None,
     guidance_scale: float | None = None,
     seed: int | None = None,
@@ -51,6 +55,7 @@ def resolve_request(
         height=_or(height, own.height),
         width=_or(width, own.width),
         num_frames=_or(num_frames, own.num_frames),
+        fps=_or(fps, own.fps),
         num_steps=_or(num_steps, own.num_steps),
         guidance_scale=float(_or(guidance_scale, own.guidance_scale)),
         seed=_or(seed, own.seed),
@@ -58,7 +63,7 @@ def resolve_request(
         priority=_or(priority, 0),
         deadline_s=_or(deadline_s, own.deadline_s),
         on_deadline=_or(on_deadline, "continue"),
-        output_format=_or(output_format, OutputFormat.PNG),
+        output_format=_or(output_format, FORMATS[family.makes]),
         output_compression=_or(output_compression, 100),
     )
     _check(request, family, names=names)
@@ -66,6 +71,9 @@ def resolve_request(
         param = _name("negative_prompt", names)
         message = "has no effect without guidance; leave it out or give a guidance scale above 0"
         raise BadRequest(f"{param} {message}", param=param)
+    if fps is not None and family.makes == "picture":
+        param = _name("fps", names)
+        raise BadRequest(f"{param} has no effect; {family.name} draws pictures", param=param)
     return request
 
 
@@ -77,12 +85,14 @@ def _check(request: Request, family: Family, *, names: Mapping[str, str] | None)
         "height": limits.problem_with_side(family, request.height),
         "width": limits.problem_with_side(family, request.width),
         "num_frames": limits.problem_with_frames(family, request.num_frames),
+        "fps": limits.problem_with_fps(request.fps),
         "num_steps": limits.problem_with_steps(family, request.num_steps),
         "guidance_scale": limits.problem_with_guidance(family, request.guidance_scale),
         "seed": limits.problem_with_seed(request.seed),
         "max_sequence_length": limits.problem_with_text_tokens(family, request.max_sequence_length),
         "priority": limits.problem_with_priority(request.priority),
         "deadline_s": limits.problem_with_deadline(request.deadline_s),
+        "output_format": limits.problem_with_format(family, request.output_format),
         "output_compression": limits.problem_with_compression(request.output_compression),
     }
     for field, problem in problems.items():

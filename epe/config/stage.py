@@ -15,6 +15,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 CpMethod = Literal["agkv", "ulysses"]
 CpBackend = Literal["auto", "nccl", "fast"]
+VideoCodec = Literal["auto", "av1", "vp9", "h264"]
 Milliseconds = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -89,6 +90,7 @@ class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     sample_solver: Literal["flowmatch_euler"] = "flowmatch_euler"
     default_width: Positive
     default_height: Positive
+    num_frames: Positive
     guidance_scale: Annotated[float, Meta(ge=0)]
 
 
@@ -115,6 +117,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output_root: str = "outputs"
     record_timeline: bool = False
     postprocess_workers: Positive = 4
+    video_codec: VideoCodec = "auto"
     parallelism: Parallelism
     factory_args: FactoryArgs
     service: Service
@@ -141,7 +144,8 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             num_steps=self.factory_args.num_steps,
             guidance_scale=self.factory_args.guidance_scale,
             seed=own.seed,
-            num_frames=own.num_frames,
+            num_frames=self.factory_args.num_frames,
+            fps=own.fps,
             negative_prompt=own.negative_prompt,
             max_sequence_length=own.max_sequence_length,
             deadline_s=None if deadline_ms is None else deadline_ms / 1e3,

@@ -142,5 +142,6 @@ def _decoded(lease: Lease, work: Work) -> Parcel | None:
         request_id=lease.request.id,
         output_format=lease.request.output_format,
         output_compression=lease.request.output_compression,
+        fps=lease.request.fps,
     )
     return Parcel(message, (torch.from_numpy(work.pixels),))

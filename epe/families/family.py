@@ -18,6 +18,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     guidance_scale: float
     seed: int
     num_frames: int = 1
+    fps: int = 16
     negative_prompt: str = ""
     max_sequence_length: int = 512
     deadline_s: float | None = None
@@ -59,7 +60,8 @@ class Family(Struct, frozen=True, kw_only=True):
     `axes` are the parallel axes that work here and `planned_axes` those that the family has but that
     do not work yet; `pipeline` is the `_class_name` in the checkpoint's `model_index.json`; sides are
     multiples of `side_multiple` pixels, up to `max_side`; one token covers `patch` x `patch` pixels of
-    one latent frame. `guidance` names the command's flag, or is None where guidance is built in.
+    one latent frame. `guidance` names the command's flag, or is None where guidance is built in. A
+    scheduler keeps `num_histories` tensors as large as the latents between steps.
     """
 
     name: str
@@ -79,9 +81,11 @@ class Family(Struct, frozen=True, kw_only=True):
     max_side: int = 4096
     max_steps: int = 1000
     max_text_tokens: int = 512
+    max_frames: int = 1
     latent_channels: int = 16
     latent_scale: int = 8
     frames: FrameRule = FrameRule()
+    num_histories: int = 0
 
     def owns(self, axis: Axis) -> bool:
         """Whether the family has this axis, working or planned."""
@@ -93,6 +97,7 @@ class Family(Struct, frozen=True, kw_only=True):
         return frames * -(-height // self.patch) * -(-width // self.patch)
 
     def state_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
-        """Bytes of the latents that migrate with a request (fp32)."""
+        """Bytes of the latents, and of the scheduler's histories, that migrate with a request (fp32)."""
         pixels = (height // self.latent_scale) * (width // self.latent_scale)
-        return 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
+        latents = 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
+        return latents * (1 + self.num_histories)

@@ -9,11 +9,16 @@ WAN = Family(
     title="Wan 2.1 T2V",
     makes="video",
     pipeline="WanPipeline",
-    available=False,
-    planned_axes=("tp", "cfg", "cp"),
+    available=True,
+    axes=("cfg", "cp"),
+    planned_axes=("tp",),
     side_multiple=16,
     patch=16,
     frames=FrameRule(base=1, step=4, latent_base=1, latent_step=1),
+    # The rotary table covers 1024 latent frames.
+    max_frames=4093,
+    # UniPC of order 2 keeps two predictions and the last sample.
+    num_histories=3,
     # The reference's four steps are kept as its default; a real video wants about 50.
     defaults=Defaults(height=480, width=832, num_frames=17, num_steps=4, guidance_scale=6.0, seed=42),
 )
@@ -33,6 +38,9 @@ MINIMAX_H3 = Family(
     latent_scale=16,
     # 5 to 15 seconds at 24 frames a second, in the VAE's groups of 17 frames.
     frames=FrameRule(base=5, step=17, latent_base=2, latent_step=5),
+    max_frames=362,
     # Distilled: one branch a step.
-    defaults=Defaults(height=768, width=1344, num_frames=124, num_steps=20, guidance_scale=0.0, seed=0),
+    defaults=Defaults(
+        height=768, width=1344, num_frames=124, fps=24, num_steps=20, guidance_scale=0.0, seed=0
+    ),
 )

@@ -37,6 +37,10 @@ def run_serve(
     """
     path = Path(stage_path)
     stage = load_stage(path)
+    if stage.family.makes == "video":
+        from epe.media.video import check_codec
+
+        check_codec(stage.video_codec, path="video_codec")
     settings = ServeSettings(
         stage_path=str(path.resolve()),
         gpu=tuple(stage.gpu),

@@ -12,18 +12,6 @@ from PIL import Image
 from epe.errors import TaskFailed
 from epe.messages import OutputFormat, Stage
 
-_MEDIA_TYPES = {
-    OutputFormat.PNG: "image/png",
-    OutputFormat.JPEG: "image/jpeg",
-    OutputFormat.WEBP: "image/webp",
-    OutputFormat.RAW: "application/octet-stream",
-}
-
-
-def media_type(output_format: OutputFormat) -> str:
-    """The MIME type of a file of this format."""
-    return _MEDIA_TYPES[output_format]
-
 
 def encode_image(pixels: NDArray[np.uint8], *, format: OutputFormat, compression: int = 100) -> bytes:
     """The file of one picture; `pixels` is uint8 (height, width, 3).
@@ -58,8 +46,8 @@ def _save(image: Image.Image, file: BytesIO, output_format: OutputFormat, compre
             image.save(file, "JPEG", quality=max(1, compression), subsampling=subsampling)
         case OutputFormat.WEBP:
             image.save(file, "WEBP", quality=compression)
-        case OutputFormat.RAW:
-            raise AssertionError("raw output has no file")
+        case _:
+            raise AssertionError(f"{output_format} is no picture file")
 
 
 def _png_effort(compression: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The facts about a picture, in a JSON file beside it; files appear whole or not at all."""
+"""The facts about a picture or video, in a JSON file beside it; files appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     steps: int
     height: int
     width: int
+    frames: int
+    fps: int | None
     guidance_scale: float
     elapsed_s: float
     generate_seconds: float
@@ -76,6 +78,8 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
         steps=request.num_steps,
         height=request.height,
         width=request.width,
+        frames=request.num_frames,
+        fps=request.fps if request.output_format.holds == "video" else None,
         guidance_scale=request.guidance_scale,
         elapsed_s=elapsed_s,
         generate_seconds=elapsed_s,

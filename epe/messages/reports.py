@@ -88,6 +88,7 @@ class Decoded(Struct, frozen=True, kw_only=True, tag=True):
     request_id: str
     output_format: OutputFormat
     output_compression: int
+    fps: int = 16
 
 
 class Encoded(Struct, frozen=True, kw_only=True, tag=True):

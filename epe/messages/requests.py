@@ -9,19 +9,31 @@ from msgspec import Meta, Struct
 
 
 class OutputFormat(StrEnum):
-    """How the finished picture is encoded; `RAW` leaves the array as it is."""
+    """How the finished picture or video is encoded; `RAW` leaves the array as it is."""
 
     PNG = "png"
     JPEG = "jpeg"
     WEBP = "webp"
+    MP4 = "mp4"
+    WEBM = "webm"
     RAW = "raw"
+
+    @property
+    def holds(self) -> Literal["picture", "video", "array"]:
+        match self:
+            case OutputFormat.RAW:
+                return "array"
+            case OutputFormat.MP4 | OutputFormat.WEBM:
+                return "video"
+            case _:
+                return "picture"
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One picture or video to draw.
 
-    Sizes are pixels, `deadline_s` is seconds after arrival, `guidance_scale` 0 means no guidance,
-    larger `priority` goes first.
+    Sizes are pixels, `fps` is the frames a second of a video's file, `deadline_s` is seconds after arrival,
+    `guidance_scale` 0 means no guidance, larger `priority` goes first, `client_id` says on whose account it runs.
     """
 
     id: str
@@ -30,11 +42,13 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     height: Annotated[int, Meta(ge=1)]
     width: Annotated[int, Meta(ge=1)]
     num_frames: Annotated[int, Meta(ge=1)] = 1
+    fps: Annotated[int, Meta(ge=1)] = 16
     num_steps: Annotated[int, Meta(ge=1)]
     guidance_scale: Annotated[float, Meta(ge=0)]
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     max_sequence_length: Annotated[int, Meta(ge=1)] = 512
     priority: int = 0
+    client_id: str = ""
     deadline_s: Annotated[float, Meta(gt=0)] | None = None
     on_deadline: Literal["continue", "expire"] = "continue"
     output_format: OutputFormat = OutputFormat.PNG

@@ -12,7 +12,7 @@ from epe.errors import BadSetting
 from epe.families import family
 from epe.models.contract import Adapter
 
-_ROOMS = {"zimage": "epe.models.zimage"}
+_ROOMS = {"zimage": "epe.models.zimage", "wan": "epe.models.wan"}
 
 
 def load_adapter(

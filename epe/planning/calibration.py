@@ -22,9 +22,18 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 def program(
-    family: Family, *, sizes: tuple[tuple[int, int], ...], widths: tuple[int, ...], world: int, num_steps: int
+    family: Family,
+    *,
+    sizes: tuple[tuple[int, int], ...],
+    widths: tuple[int, ...],
+    world: int,
+    num_steps: int,
+    num_frames: int = 1,
 ) -> Iterator[Round]:
-    """A round for each size (height, width in pixels) and lane width, small pictures first."""
+    """A round for each size (height, width in pixels) and lane width, small pictures first.
+
+    Videos are measured with `num_frames` frames.
+    """
     for height, width in sorted(sizes):
         for lane_width in widths:
             lanes = {
@@ -32,18 +41,21 @@ def program(
                 for first in range(0, world - lane_width + 1, lane_width)
             }
             yield Round(
-                requests=tuple(_request(family, name, height, width, num_steps) for name in lanes),
+                requests=tuple(
+                    _request(family, name, (height, width, num_frames), num_steps=num_steps) for name in lanes
+                ),
                 lanes=lanes,
             )
 
 
-def _request(family: Family, name: str, height: int, width: int, num_steps: int) -> Request:
+def _request(family: Family, name: str, size: tuple[int, int, int], *, num_steps: int) -> Request:
+    height, width, num_frames = size
     return Request(
         id=name,
         prompt="a red cube on a white table",
         height=height,
         width=width,
-        num_frames=family.defaults.num_frames,
+        num_frames=num_frames,
         num_steps=num_steps,
         guidance_scale=family.defaults.guidance_scale,
         seed=0,

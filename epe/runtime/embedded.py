@@ -97,6 +97,8 @@ class EmbeddedDiffusionRuntime:
         negative_prompt: str | None = None,
         height: int | None = None,
         width: int | None = None,
+        num_frames: int | None = None,
+        fps: int | None = None,
         num_steps: int | None = None,
         guidance_scale: float | None = None,
         seed: int | None = None,
@@ -105,7 +107,7 @@ class EmbeddedDiffusionRuntime:
         output_format: OutputFormat = OutputFormat.RAW,
         watcher: Watcher | None = None,
     ) -> Result:
-        """Draw one picture and wait for it; what is not given comes from the stage. The request is cancelled
+        """Draw one picture or video and wait for it; what is not given comes from the stage. The request is cancelled
         when the caller is. Raises the `EpeError` that ended it."""
         request = resolve_request(
             self.stage.family,
@@ -113,6 +115,8 @@ class EmbeddedDiffusionRuntime:
             negative_prompt=negative_prompt,
             height=height,
             width=width,
+            num_frames=num_frames,
+            fps=fps,
             num_steps=num_steps,
             guidance_scale=guidance_scale,
             seed=seed,

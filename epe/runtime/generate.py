@@ -1,4 +1,4 @@
-"""`epe generate`: one picture on all ranks that run this command, then the file and its sidecar."""
+"""`epe generate`: one picture or video on all ranks that run this command, then the file and its sidecar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epe.actors.desk import Result
 from epe.config.generate import GenerateOptions
 from epe.config.load import build_stage
 from epe.config.stage import Stage as StageFile
-from epe.media.picture import encode_image
+from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
 from epe.messages import OutputFormat, Progress, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
@@ -116,8 +116,13 @@ def _save(
     options: GenerateOptions, meeting: Meeting, stage: StageFile, result: Result, elapsed_s: float
 ) -> None:
     request = options.request
-    picture = np.asarray(result.pixels)[0]
-    data = encode_image(picture, format=request.output_format, compression=request.output_compression)
+    data = encode_file(
+        np.asarray(result.pixels),
+        format=request.output_format,
+        compression=request.output_compression,
+        fps=request.fps,
+        codec=options.video_codec,
+    )
     write_whole(options.output, data)
     sidecar = make_sidecar(options, _effective(options, meeting, stage, result), elapsed_s=elapsed_s)
     write_sidecar(options.sidecar, sidecar)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from epe.actors.desk import Desk
 from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory
 from epe.actors.planner import Planner, PlannerSettings
 from epe.actors.postprocess import Encode, Postprocess
-from epe.config.stage import Stage
-from epe.media.picture import encode_image, media_type
-from epe.messages import Artifact, Decoded, OutputFormat
+from epe.config.stage import Stage, VideoCodec
+from epe.media import encode_file, media_type
+from epe.messages import Artifact, Decoded
 from epe.planning.calibration import Round, program
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic
@@ -39,6 +40,7 @@ class Leader:
         self.system = system
         self.directory = directory
         self.pool = ThreadPoolExecutor(stage.postprocess_workers, thread_name_prefix="postprocess")
+        self._encode = partial(encode_artifact, codec=stage.video_codec)
         self.desk = Desk(directory=directory)
         self.planner = _planner(stage, directory=directory, warm_up=warm_up, phase_changed=phase_changed)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
@@ -46,9 +48,7 @@ class Leader:
         system.spawn(DESK, lambda: self.desk)
 
     def _postprocess(self) -> Postprocess:
-        return Postprocess(
-            directory=self.directory, encode=encode_artifact, run_elsewhere=self._run_elsewhere
-        )
+        return Postprocess(directory=self.directory, encode=self._encode, run_elsewhere=self._run_elsewhere)
 
     async def _run_elsewhere(self, encode: Encode, pixels: Any, decoded: Decoded) -> Artifact:
         return await asyncio.get_running_loop().run_in_executor(self.pool, encode, pixels, decoded)
@@ -60,12 +60,15 @@ class Leader:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-def encode_artifact(pixels: Any, decoded: Decoded) -> Artifact:
-    """The file of one picture: `pixels` is uint8 (1, height, width, 3)."""
-    data = b""
-    if decoded.output_format is not OutputFormat.RAW:
-        picture = np.asarray(pixels)[0]
-        data = encode_image(picture, format=decoded.output_format, compression=decoded.output_compression)
+def encode_artifact(pixels: Any, decoded: Decoded, *, codec: VideoCodec = "auto") -> Artifact:
+    """The file of one picture or video: `pixels` is uint8 (frames, height, width, 3)."""
+    data = encode_file(
+        np.asarray(pixels),
+        format=decoded.output_format,
+        compression=decoded.output_compression,
+        fps=decoded.fps,
+        codec=codec,
+    )
     return Artifact(request_id=decoded.request_id, media_type=media_type(decoded.output_format), data=data)
 
 
@@ -104,4 +107,5 @@ def _warm_up(stage: Stage) -> Iterator[Round]:
         widths=scheduler.allowed_lane_widths,
         world=stage.world_size,
         num_steps=scheduler.warmup_steps,
+        num_frames=stage.factory_args.num_frames,
     )

@@ -69,6 +69,8 @@ async def create_images(http: web.Request) -> web.StreamResponse:
 
 def to_requests(body: ImageBody, service: Service, *, request_id: str) -> tuple[Request, ...]:
     """One request for each of the `n` pictures; picture i has the seed plus i. Raises `BadRequest`."""
+    if service.family.makes != "picture":
+        raise BadRequest(f"model {service.name} draws videos; this route draws pictures", param="model")
     _refuse_not_yet(body)
     height, width = _sides(body)
     first = resolve_request(

@@ -192,6 +192,44 @@ def test_the_help_of_a_family_shows_its_flags_and_defaults_alone(capsys):
     assert "--true-cfg-scale" not in text
 
 
+def test_a_video_gets_its_familys_defaults(film):
+    options = build_options(film, env=NO_ENV)
+    request = options.request
+    assert (request.num_frames, request.fps, request.output_format) == (17, 16, OutputFormat.MP4)
+    assert options.video_codec == "auto"
+
+
+def test_the_flags_of_a_video_arrive(film, tmp_path):
+    flags = ["--frames", "9", "--fps", "24", "--video-codec", "vp9", "--output", str(tmp_path / "x.webm")]
+    options = build_options([*film, *flags], env=NO_ENV)
+    request = options.request
+    assert (request.num_frames, request.fps, request.output_format) == (9, 24, OutputFormat.WEBM)
+    assert options.video_codec == "vp9"
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "words"),
+    [
+        (["--frames", "16"], "--frames", "16 is not of the form 4n+1; nearest are 13 and 17"),
+        (["--fps", "0"], "--fps", "0 is not from 1 to 240"),
+        (["--video-codec", "av2"], "--video-codec", "invalid choice: 'av2'"),
+        (["--output", "x.png"], "--output", "does not end in one of .mp4, .webm"),
+        (["--output", "x.webm", "--video-codec", "h264"], "--video-codec", "a .webm file holds no h264"),
+    ],
+)
+def test_a_video_that_could_not_be_written_is_refused_before_any_work(film, flags, path, words):
+    with pytest.raises(BadInput) as caught:
+        build_options([*film, *flags], env=NO_ENV)
+    assert words in str(caught.value)
+    assert path in str(caught.value)
+
+
+def test_pictures_have_no_flags_of_videos(base):
+    for flag in ("--fps", "--video-codec"):
+        with pytest.raises(BadInput, match=f"{flag} is not known"):
+            build_options([*base, flag, "1"], env=NO_ENV)
+
+
 def test_the_help_of_another_family_shows_other_flags(capsys):
     with pytest.raises(SystemExit):
         run(["generate", "--help", "--model=qwen-image"])

@@ -93,7 +93,10 @@ def test_without_a_command_help_is_shown(capsys):
         (["serve", "--stage-config", "x", "--port", "http"], "--port: 'http' is not a whole number"),
         (["config", "hide", "--stage-config", "x"], "invalid choice: 'hide'"),
         (["models"], "ACTION must be given"),
-        (["models", "make-tiny", "wan", "x"], "'wan' is not yet available; available are zimage"),
+        (
+            ["models", "make-tiny", "llada-image", "x"],
+            "'llada-image' is not yet available; available are zimage",
+        ),
         (["models", "make-tiny", "wam", "x"], "did you mean wan?"),
     ],
 )

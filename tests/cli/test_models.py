@@ -21,7 +21,7 @@ def test_the_list_for_programs_is_json(capsys):
     assert list(rows) == list(FAMILIES)
     assert rows["zimage"]["generate"] is True
     assert rows["zimage"]["axes"] == ["cfg", "cp"]
-    assert rows["wan"]["serve"] is False
+    assert rows["hunyuan-image3"]["serve"] is False
 
 
 def test_a_tiny_model_is_not_written_over_something_else(tmp_path, capsys):

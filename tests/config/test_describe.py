@@ -28,5 +28,15 @@ def test_keys_without_effect_are_comments_alone(settings):
     assert yaml.safe_load(text)["parallelism"]["vae"] == {"degree": None}
 
 
+def test_keys_of_videos_are_shown_for_families_that_draw_videos_alone(settings, checkpoint):
+    del settings["parallelism"]["vae"]
+    assert "video_codec" not in describe(build_stage(settings, env={}))
+    (checkpoint / "model_index.json").write_text('{"_class_name": "WanPipeline"}')
+    stage = build_stage({**settings, "factory": "wan", "video_codec": "h264"}, env={})
+    shown = yaml.safe_load(describe(stage))
+    assert (shown["video_codec"], shown["factory_args"]["num_frames"]) == ("h264", 17)
+    assert build_stage(shown, env={}) == stage
+
+
 def test_axes_that_the_family_does_not_have_are_not_shown(settings):
     assert "expert_parallel_degree" not in describe(build_stage(settings, env={}))

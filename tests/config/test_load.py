@@ -150,7 +150,7 @@ def test_an_unknown_family_is_named_with_the_known_ones(stage_with):
         stage_with("factory", "z-image")
 
 
-@pytest.mark.parametrize("factory", ["flux1", "wan", "hunyuan-image3"])
+@pytest.mark.parametrize("factory", ["llada-image", "hunyuan-image3"])
 def test_a_family_that_is_not_there_says_not_yet(stage_with, factory):
     with pytest.raises(BadSetting, match="not yet available; available are zimage") as caught:
         stage_with("factory", factory)
@@ -164,9 +164,18 @@ def test_an_axis_of_another_family_is_an_error(stage_with):
 
 
 def test_an_argument_of_another_family_is_an_error(stage_with):
-    with pytest.raises(BadSetting, match="belongs to wan, minimax-h3") as caught:
-        stage_with("factory_args.num_frames", 17)
-    assert caught.value.path == "factory_args.num_frames"
+    with pytest.raises(
+        BadSetting, match="zimage does not use this key; it belongs to hunyuan-image3"
+    ) as caught:
+        stage_with("factory_args.system_prompt", "none")
+    assert caught.value.path == "factory_args.system_prompt"
+
+
+@pytest.mark.parametrize(("path", "value"), [("factory_args.num_frames", 1), ("video_codec", "auto")])
+def test_a_key_of_videos_is_an_error_for_a_family_that_draws_pictures(stage_with, path, value):
+    with pytest.raises(BadSetting, match="zimage draws pictures") as caught:
+        stage_with(path, value)
+    assert caught.value.path == path
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,35 @@ def test_a_video_has_the_frames_that_its_vae_can_make(frames, near):
     assert resolve_request(FAMILIES["wan"], prompt="a", num_frames=81).num_frames == 81
 
 
+def test_a_video_is_not_longer_than_the_model_can_place():
+    with pytest.raises(BadRequest, match="num_frames 40001 is more than 4093"):
+        resolve_request(FAMILIES["wan"], prompt="a", num_frames=40001)
+
+
+def test_a_video_is_an_mp4_of_16_frames_a_second_unless_asked_otherwise():
+    plain = resolve_request(FAMILIES["wan"], prompt="a")
+    assert (plain.output_format, plain.fps) == (OutputFormat.MP4, 16)
+    other = resolve_request(FAMILIES["wan"], prompt="a", output_format=OutputFormat.WEBM, fps=24)
+    assert (other.output_format, other.fps) == (OutputFormat.WEBM, 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "words"),
+    [
+        ("wan", "output_format", OutputFormat.PNG, "png holds a picture; wan draws a video: mp4, webm"),
+        ("zimage", "output_format", OutputFormat.MP4, "mp4 holds a video; zimage draws a picture: png, jpeg"),
+        ("wan", "fps", 0, "0 is not from 1 to 240"),
+        ("zimage", "fps", 16, "has no effect; zimage draws pictures"),
+        ("wan", "height", 35, "35 is not from 64 to 4096"),
+        ("wan", "width", 851, "851 is not a multiple of 16; nearest are 848 and 864"),
+    ],
+)
+def test_a_file_that_could_not_be_written_is_refused_up_front(name, field, value, words):
+    with pytest.raises(BadRequest, match=f"^{field} {words}") as caught:
+        resolve_request(FAMILIES[name], prompt="a", **{field: value})
+    assert caught.value.param == field
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_accepts_its_own_defaults(name):
     assert resolve_request(FAMILIES[name], prompt="a").num_steps == FAMILIES[name].defaults.num_steps

@@ -41,6 +41,8 @@ def test_a_family_keeps_its_own_limits(name):
         assert each.min_side <= side <= each.max_side
     assert each.min_side % each.side_multiple == each.max_side % each.side_multiple == 0
     assert each.frames.allows(own.num_frames)
+    assert own.num_frames <= each.max_frames
+    assert each.frames.allows(each.max_frames)
     assert own.max_sequence_length <= each.max_text_tokens
     assert each.side_multiple % each.patch == 0
     assert each.patch % each.latent_scale == 0
@@ -57,8 +59,10 @@ def test_an_unknown_family_is_named_with_the_nearest_one():
 
 
 def test_a_family_that_is_not_there_says_so():
-    with pytest.raises(BadSetting, match=r"--model: .*'wan' is not yet available; available are zimage"):
-        available_family("wan", path="--model")
+    with pytest.raises(
+        BadSetting, match=r"--model: .*'hunyuan-image3' is not yet available; available are zimage"
+    ):
+        available_family("hunyuan-image3", path="--model")
     assert available_family("zimage") is FAMILIES["zimage"]
 
 
@@ -83,6 +87,8 @@ def test_the_tokens_of_a_size_are_counted(name, height, width, num_frames, num_t
 def test_the_bytes_that_migrate_are_counted():
     assert FAMILIES["zimage"].state_bytes(height=1024, width=1024) == 4 * 16 * 128 * 128
     assert FAMILIES["llada-image"].state_bytes(height=1024, width=1024) == 2 * 2**20
+    # The latents, two predictions and the last sample, in fp32.
+    assert FAMILIES["wan"].state_bytes(height=480, width=832, num_frames=17) == 4 * 4 * 16 * 5 * 60 * 104
 
 
 @given(

@@ -45,6 +45,7 @@ def test_the_sidecar_says_what_was_asked_and_what_was_done(tmp_path):
     assert (read["parallel_vae"], read["vae_decode_mode"]) == (False, "leader")
     assert (read["world_size"], read["dtype"], read["device"]) == (3, "float32", "cpu")
     assert read["flags"] == {"steps": 4}
+    assert (read["frames"], read["fps"]) == (1, None)
 
 
 def test_a_file_is_replaced_whole(tmp_path):

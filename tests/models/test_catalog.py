@@ -19,8 +19,10 @@ def test_an_adapter_is_loaded_by_the_name_of_its_family(tiny_zimage: Path) -> No
 
 
 def test_a_family_without_code_says_that_it_is_not_yet_available(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"^family 'wan' is not yet available; available are zimage$"):
-        load_adapter("wan", tmp_path, device=CPU)
+    with pytest.raises(
+        BadSetting, match=r"^family 'llada-image' is not yet available; available are zimage, "
+    ):
+        load_adapter("llada-image", tmp_path, device=CPU)
 
 
 def test_a_name_that_is_no_family_is_named(tmp_path: Path) -> None:

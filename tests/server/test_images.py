@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from base64 import b64decode
 from io import BytesIO
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from aiohttp import ClientSession
 from PIL import Image
 
+from epe.families import family
+from epe.server.app import make_app, serve
 from epe.server.images import ImageBody
 from tests.server.stand_in import until
 
@@ -262,3 +265,14 @@ async def test_a_file_of_several_pieces_arrives_whole(client, engine):
     expected = engine.paint(engine.submitted[0])
     assert len(reply["data"][0]["b64_json"]) > 3 * 2**18
     assert picture_of(reply["data"][0]).tobytes() == expected.tobytes()
+
+
+async def test_a_model_of_videos_says_that_this_route_draws_pictures(engine):
+    sock = socket.create_server(("127.0.0.1", 0))
+    runner = await serve(make_app(engine, family=family("wan"), name="film"), sock, end_within_s=0.1)
+    async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as client:
+        status, reply = await post(client, prompt="a cube")
+    await runner.cleanup()
+    assert status == 400
+    assert reply["error"]["message"] == "model film draws videos; this route draws pictures"
+    assert engine.submitted == []

@@ -1,0 +1,154 @@
+"""The planner's books without its mailbox: its ledger, a trajectory for each request that is alive, and the view."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from epe.actors.ledger import Ledger
+from epe.actors.trajectory import Trajectory
+from epe.errors import BadSetting
+from epe.messages import Failure, FailureKind, LeaseDone, Split, Stage
+from epe.planning.costs import CostTable
+from epe.planning.view import Assignment, TrajectoryView, View
+from epe.planning.work import cost_key
+from epe.simulator.arrivals import Arrival
+from epe.simulator.machine import Machine, Physics
+from epe.simulator.outcome import Record, Work
+
+
+class Books:
+    """Changed by events and leases; `waiting` holds the views of requests that need leases, in order of arrival."""
+
+    def __init__(
+        self, arrivals: Sequence[Arrival], *, machine: Machine, costs: CostTable, correct_costs: bool = False
+    ) -> None:
+        self.machine = machine
+        self.physics: Physics = machine.physics
+        self.costs = costs
+        self.correct_costs = correct_costs
+        self.ledger = Ledger(len(machine.free_s))
+        self.arrivals = {arrival.request.id: arrival for arrival in arrivals}
+        self.trajectories: dict[str, Trajectory] = {}
+        self.waiting: dict[str, TrajectoryView] = {}
+        self.records: list[Record] = []
+        if len(self.arrivals) != len(arrivals):
+            raise BadSetting("two requests have the same id", path="workload")
+        coming = sorted(arrivals, key=lambda arrival: arrival.arrival_s) if self.physics.clairvoyant else []
+        self._coming = [_trajectory(arrival).view for arrival in coming]
+        self._coming_s = [arrival.arrival_s for arrival in coming]
+
+    # --- events ---
+
+    def arrived(self, name: str) -> None:
+        # A clairvoyant policy may have leased it before.
+        trajectory = self.trajectories.setdefault(name, _trajectory(self.arrivals[name]))
+        self._refresh(trajectory)
+
+    def ran(self, work: Work, *, now_s: float) -> bool:
+        """All ranks of a lease report. True if the picture is decoded, so that only its file is to be made."""
+        trajectory = self.trajectories[work.request_id]
+        seconds = (work.end_s - work.begin_s) / max(1, work.num_steps)
+        next_step = work.first_step + work.num_steps
+        for rank in work.ranks:
+            report = LeaseDone(seq=work.seq, epoch=0, rank=rank, next_step=next_step, seconds=seconds)
+            running = self.ledger.answer(report, now_s=now_s)
+        assert running is not None
+        trajectory.leases.remove(running)
+        trajectory.ran(running, now_s=now_s)
+        if self.correct_costs:
+            self.costs.observe(cost_key(trajectory.workload, work.stage, len(work.ranks)), seconds)
+        if trajectory.ending is not None and not trajectory.leases:
+            self._end(trajectory, now_s)
+            return False
+        self._refresh(trajectory)
+        return work.stage is Stage.DECODE
+
+    def finished(self, name: str, *, now_s: float) -> None:
+        if name in self.trajectories:
+            self._end(self.trajectories[name], now_s)
+
+    def expired(self, name: str, *, now_s: float) -> None:
+        """At once if nothing runs, else when the leases that were sent have run (as the planner does)."""
+        trajectory = self.trajectories.get(name)
+        if trajectory is None:
+            return
+        trajectory.ending = Failure(kind=FailureKind.EXPIRED, message="the deadline has passed")
+        if trajectory.leases:
+            self._refresh(trajectory)
+        else:
+            self._end(trajectory, now_s)
+
+    # --- leases ---
+
+    def lease(self, assignment: Assignment, *, now_s: float, sent_s: float) -> Work:
+        """Enter a lease that the policy decided at `now_s` and that leaves at `sent_s`; how it will run."""
+        name, ranks = assignment.request_id, assignment.ranks
+        arrival = self.arrivals[name]
+        trajectory = self.trajectories.setdefault(name, _trajectory(arrival))
+        seconds = self.costs.seconds(cost_key(trajectory.workload, trajectory.stage, len(ranks)))
+        num_steps = assignment.num_steps if trajectory.stage is Stage.DENOISE else 0
+        running = self.ledger.enter(
+            trajectory.request,
+            ranks=ranks,
+            stage=trajectory.stage,
+            first_step=trajectory.step,
+            num_steps=num_steps,
+            split=Split(cp=len(ranks)),
+            transfers=trajectory.transfers(ranks),
+            now_s=now_s,
+            expected_s=max(0.0, arrival.arrival_s - now_s) + seconds * max(1, num_steps),
+        )
+        trajectory.leased(running)
+        self._refresh(trajectory)
+        return self.machine.run(running.lease, arrival, sent_s=sent_s)
+
+    # --- what the policy sees ---
+
+    def view(self, *, now_s: float, trajectories: tuple[TrajectoryView, ...]) -> View:
+        return View(
+            now_s=now_s,
+            ranks=self.ledger.rank_views(now_s=now_s),
+            trajectories=trajectories,
+            costs=self.costs,
+            look_ahead_s=self.physics.look_ahead_s,
+        )
+
+    def coming(self, *, now_s: float) -> tuple[TrajectoryView, ...]:
+        """For a clairvoyant policy: requests that have not arrived and have no lease yet, in order of arrival."""
+        first = bisect_right(self._coming_s, now_s + 1e-9)
+        last = bisect_right(self._coming_s, now_s + self.physics.foresight_s)
+        return tuple(t for t in self._coming[first:last] if t.request_id not in self.trajectories)
+
+    def _refresh(self, trajectory: Trajectory) -> None:
+        if trajectory.wants_lease:
+            self.waiting[trajectory.request.id] = trajectory.view
+        else:
+            self.waiting.pop(trajectory.request.id, None)
+
+    def _end(self, trajectory: Trajectory, now_s: float) -> None:
+        name = trajectory.request.id
+        arrival = self.arrivals[name]
+        del self.trajectories[name]
+        self.waiting.pop(name, None)
+        self.records.append(
+            Record(
+                request_id=name,
+                size=arrival.size,
+                client_id=arrival.client_id,
+                end="finished" if trajectory.ending is None else "expired",
+                arrival_s=arrival.arrival_s,
+                started_s=trajectory.started_s,
+                finish_s=now_s,
+                deadline_s=arrival.deadline_s,
+                single_s=arrival.single_s,
+                best_s=arrival.best_s,
+                longest_wait_s=self.machine.ended(name, unserved_s=now_s - arrival.arrival_s),
+                num_migrations=trajectory.num_migrations,
+                visits=tuple(trajectory.visits),
+            )
+        )
+
+
+def _trajectory(arrival: Arrival) -> Trajectory:
+    return Trajectory(arrival.request, arrival.workload, now_s=arrival.arrival_s, for_client=True)

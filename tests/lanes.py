@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ class Meeting:
 
     def __init__(self, width: int) -> None:
         self.barrier = threading.Barrier(width)
-        self.parts: list[torch.Tensor | None] = [None] * width
+        self.parts: list[Any] = [None] * width
         self.halves: dict[tuple[int, ...], Meeting] = {}
         self.lock = threading.Lock()
 
@@ -35,17 +35,32 @@ class ThreadExchange:
     def __init__(self, meeting: Meeting, position: int, width: int) -> None:
         self.width = width
         self.position = position
-        self.num_gathers = 0
+        self.num_exchanges = 0
+        self.num_received_bytes = 0
         self._meeting = meeting
 
     def gather(self, part: torch.Tensor, sizes: tuple[int, ...], *, dim: int) -> torch.Tensor:
         assert part.shape[dim] == sizes[self.position]
-        self.num_gathers += 1
-        self._meeting.parts[self.position] = part
+        parts = self._swap(part, lambda laid: laid)
+        assert tuple(p.shape[dim] for p in parts) == sizes
+        return torch.cat(parts, dim=dim)
+
+    def all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+        assert len(parts) == self.width
+        received = self._swap(parts, lambda laid: laid[self.position])
+        assert [tuple(part.shape) for part in received] == shapes
+        return received
+
+    def _swap(self, given: Any, take: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:
+        """Lay down what is `given`, and take from each position, as it would arrive: contiguous copies."""
+        self.num_exchanges += 1
+        self._meeting.parts[self.position] = given
         self._meeting.barrier.wait(WAIT_S)
-        whole = torch.cat([p for p in self._meeting.parts if p is not None], dim=dim)
+        taken = [take(laid).contiguous().clone() for laid in self._meeting.parts]
         self._meeting.barrier.wait(WAIT_S)
-        return whole
+        others = (part for position, part in enumerate(taken) if position != self.position)
+        self.num_received_bytes += sum(part.nbytes for part in others)
+        return taken
 
     def narrow(self, positions: tuple[int, ...]) -> Exchange:
         if len(positions) == 1:

@@ -1,10 +1,21 @@
-"""What the lane means for tensors: rows of a sequence, branches of guidance.
+"""What the lane means for tensors: rows of a sequence, heads of attention, branches of guidance.
 
 The places in a model are data; each mechanism is written once.
 """
 
+from epe.parallel.attention import max_team
 from epe.parallel.guidance import predict_apart, predict_together
-from epe.parallel.plan import InputSplit, OutputGather, ShardPlan
+from epe.parallel.plan import MODEL, InputSplit, JointAttention, OutputGather, ShardPlan
 from epe.parallel.sequence import SequenceSharding
 
-__all__ = ["InputSplit", "OutputGather", "SequenceSharding", "ShardPlan", "predict_apart", "predict_together"]
+__all__ = [
+    "MODEL",
+    "InputSplit",
+    "JointAttention",
+    "OutputGather",
+    "SequenceSharding",
+    "ShardPlan",
+    "max_team",
+    "predict_apart",
+    "predict_together",
+]

@@ -13,42 +13,57 @@ from torch import nn
 
 from epe.errors import StartFailed
 
+# The path of the model itself.
+MODEL = ""
+
 
 @dataclass(frozen=True, slots=True)
 class InputSplit:
     """Each rank keeps its rows of `argument` (along `dim`) when a module at `modules` is called.
 
-    The first split of a forward pass opens a stream; the splits that follow must have as many rows.
+    The first split of a stream in a pass opens it; the splits that follow must have as many rows.
     """
 
     modules: str
     argument: str
+    stream: str
     dim: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGather:
-    """All rows of the output of a module at `modules` come together again, which closes the stream."""
+    """All rows of a stream, in the output of a module at `modules`, come together again."""
 
     modules: str
+    stream: str
     dim: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JointAttention:
+    """Attention modules at `modules` see the rows of `streams`, one after the other in this order."""
+
+    modules: str
+    streams: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
     """The places of one model: inputs split by rows, outputs gathered, attention that sees all rows.
 
-    Paths are dotted; `*` means every child, a negative number counts from the end.
+    A `replicable` stream may be whole on every rank, where that costs less. Paths are dotted; `*` means every child,
+    a negative number counts from the end, and `MODEL` is the model itself.
     """
 
     splits: tuple[InputSplit, ...]
     gathers: tuple[OutputGather, ...]
-    attention: tuple[str, ...]
+    attention: tuple[JointAttention, ...]
+    replicable: tuple[str, ...] = ()
 
 
 def find_modules(model: nn.Module, path: str) -> tuple[nn.Module, ...]:
     """The modules of `model` at `path`; raises `StartFailed` when there is none."""
-    found = tuple(_walk(model, path.split(".")))
+    found = tuple(_walk(model, path.split("."))) if path != MODEL else (model,)
     if not found:
         raise StartFailed(
             f"{type(model).__name__} has no module at {path!r}; this diffusers does not fit the plan"

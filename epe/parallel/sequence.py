@@ -1,4 +1,4 @@
-"""What a lane means for a sequence: each rank holds some of its rows.
+"""What a lane means for sequences: each rank holds some rows of each stream.
 
 `SequenceSharding` is installed once on a loaded model. It knows no model: the places come from a `ShardPlan`,
 the lane of each step from `over`.
@@ -9,49 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
-from epe.geometry import MIN_ROWS, max_width, split_rows
-from epe.parallel.agkv import Attend, attend_to_gathered
+from epe.parallel.attention import attend_on_lane
 from epe.parallel.plan import InputSplit, OutputGather, ShardPlan, argument_index, find_modules
 from epe.parallel.seam import check_seam, redirect_attention
+from epe.parallel.shares import Share, share_rows
 from epe.transport.exchange import Exchange
-
-
-class Method(Protocol):
-    """How the ranks of a lane attend to each other's rows: AGKV, or another that gives the same bits."""
-
-    def __call__(
-        self,
-        attend: Attend,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *,
-        sizes: tuple[int, ...],
-        exchange: Exchange,
-    ) -> torch.Tensor: ...
 
 
 class SequenceSharding:
     """Shards one model over the lane of the moment; without one, or on a lane of one, it is diffusers' own.
 
-    Not thread-safe: one forward pass at a time, as on a device thread.
+    `limit` bounds the ranks that share heads: 1 is AGKV, None is Ulysses with as many as there can be. Not
+    thread-safe: one forward pass at a time, as on a device thread.
     """
 
-    def __init__(self, model: nn.Module, plan: ShardPlan, *, method: Method = attend_to_gathered) -> None:
+    def __init__(self, model: nn.Module, plan: ShardPlan, *, limit: int | None = 1) -> None:
         check_seam()
-        self._method = method
+        self._plan = plan
+        self._limit = limit
         self._exchange: Exchange | None = None
-        self._sizes: tuple[int, ...] | None = None
+        # The streams of the pass that is running, by name.
+        self._open: dict[str, Share] = {}
         # What many layers take (rotary tables) is split once a pass; the whole stays beside its part, so that
         # no other tensor can get its id meanwhile.
         self._parts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._install(model, plan)
+        self._install(model)
 
     @contextmanager
     def over(self, exchange: Exchange) -> Iterator[None]:
@@ -66,19 +54,24 @@ class SequenceSharding:
             yield
         finally:
             self._exchange = None
-            self._close_stream()
+            self._end_pass()
 
-    def _install(self, model: nn.Module, plan: ShardPlan) -> None:
-        for split in plan.splits:
+    def _install(self, model: nn.Module) -> None:
+        for split in self._plan.splits:
             for module in find_modules(model, split.modules):
                 hook = partial(self._split_input, rule=split, index=argument_index(module, split.argument))
                 module.register_forward_pre_hook(hook, with_kwargs=True)
-        for gather in plan.gathers:
+        for gather in self._plan.gathers:
             for module in find_modules(model, gather.modules):
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
-        for path in plan.attention:
-            for module in find_modules(model, path):
-                redirect_attention(module, self._attend)
+        for attention in self._plan.attention:
+            for module in find_modules(model, attention.modules):
+                redirect_attention(module, partial(self._attend, attention.streams))
+        model.register_forward_hook(lambda module, args, output: self._end_pass())
+
+    def _end_pass(self) -> None:
+        self._open.clear()
+        self._parts.clear()
 
     def _split_input(
         self,
@@ -92,47 +85,35 @@ class SequenceSharding:
         if self._exchange is None:
             return None
         if rule.argument in kwargs:
-            return args, {**kwargs, rule.argument: self._rows_of_this_rank(kwargs[rule.argument], rule.dim)}
-        return (*args[:index], self._rows_of_this_rank(args[index], rule.dim), *args[index + 1 :]), kwargs
+            return args, {**kwargs, rule.argument: self._rows_of_this_rank(kwargs[rule.argument], rule)}
+        return (*args[:index], self._rows_of_this_rank(args[index], rule), *args[index + 1 :]), kwargs
 
-    def _rows_of_this_rank(self, whole: torch.Tensor, dim: int) -> torch.Tensor:
-        if self._sizes is None:
-            self._sizes = self._shares(whole.shape[dim])
-            return self._cut(whole, dim)
-        if whole.shape[dim] != sum(self._sizes):
-            raise ValueError(f"{whole.shape[dim]} rows beside a stream of {sum(self._sizes)}")
+    def _rows_of_this_rank(self, whole: torch.Tensor, rule: InputSplit) -> torch.Tensor:
+        num_rows = whole.shape[rule.dim]
+        if rule.stream not in self._open:
+            replicable = rule.stream in self._plan.replicable
+            share = share_rows(num_rows, width=self._lane.width, replicable=replicable)
+            self._open[rule.stream] = share
+            return self._cut(whole, share, rule.dim)
+        share = self._open[rule.stream]
+        if num_rows != share.num_rows:
+            raise ValueError(f"{num_rows} rows beside the {share.num_rows} of the {rule.stream} stream")
         if id(whole) not in self._parts:
-            self._parts[id(whole)] = (whole, self._cut(whole, dim))
+            self._parts[id(whole)] = (whole, self._cut(whole, share, rule.dim))
         return self._parts[id(whole)][1]
 
-    def _shares(self, num_rows: int) -> tuple[int, ...]:
-        width = self._lane.width
-        if width > max_width(num_rows):
-            raise ValueError(
-                f"a lane of {width} ranks leaves some with fewer than {MIN_ROWS} of {num_rows} rows; "
-                f"the widest lane for them is {max_width(num_rows)}"
-            )
-        return split_rows(num_rows, width)
-
-    def _cut(self, whole: torch.Tensor, dim: int) -> torch.Tensor:
-        assert self._sizes is not None
-        position = self._lane.position
-        rows = whole.narrow(dim, sum(self._sizes[:position]), self._sizes[position])
+    def _cut(self, whole: torch.Tensor, share: Share, dim: int) -> torch.Tensor:
+        start, end = share.bounds(self._lane.position)
         # Linear layers with bias give other bits over a non-contiguous slice of a batch.
-        return rows.contiguous()
+        return whole.narrow(dim, start, end - start).contiguous()
 
     def _gather_output(
         self, module: nn.Module, args: Any, output: torch.Tensor, *, rule: OutputGather
-    ) -> Any:
-        if self._sizes is None:
+    ) -> torch.Tensor | None:
+        if self._exchange is None:
             return None
-        whole = self._lane.gather(output, self._sizes, dim=rule.dim)
-        self._close_stream()
-        return whole
-
-    def _close_stream(self) -> None:
-        self._sizes = None
-        self._parts.clear()
+        share = self._open[rule.stream]
+        return output if share.replicated else self._lane.gather(output, share.sizes, dim=rule.dim)
 
     @property
     def _lane(self) -> Exchange:
@@ -141,6 +122,7 @@ class SequenceSharding:
 
     def _attend(
         self,
+        streams: tuple[str, ...],
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -153,13 +135,16 @@ class SequenceSharding:
         attend = partial(
             dispatch_attention_fn, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, **options
         )
-        if self._sizes is None:
+        if self._exchange is None:
             return attend(query, key, value)
         if is_causal or not _covers_keys_only(attn_mask):
             raise ValueError("attention shared by a lane takes masks over keys only")
-        return self._method(attend, query, key, value, sizes=self._sizes, exchange=self._lane)
+        shares = tuple(self._open[stream] for stream in streams)
+        return attend_on_lane(
+            attend, query, key, value, shares=shares, exchange=self._lane, limit=self._limit
+        )
 
 
 def _covers_keys_only(mask: torch.Tensor | None) -> bool:
-    """(batch, keys), or broadcast over the queries: (batch, heads, 1, keys)."""
-    return mask is None or mask.ndim == 2 or mask.shape[-2] == 1
+    """(batch, keys), or broadcast over heads and queries: (batch, 1, 1, keys)."""
+    return mask is None or mask.ndim == 2 or mask.shape[-3:-1] == (1, 1)

@@ -3,18 +3,21 @@
 The context refiner stays whole on every rank: captions are short.
 """
 
-from epe.parallel import InputSplit, OutputGather, ShardPlan
+from epe.parallel import InputSplit, JointAttention, OutputGather, ShardPlan
 
 PLAN = ShardPlan(
     splits=(
-        InputSplit("noise_refiner.0", "x"),
-        InputSplit("noise_refiner.*", "freqs_cis"),
-        InputSplit("layers.0", "x"),
-        InputSplit("layers.*", "freqs_cis"),
+        InputSplit("noise_refiner.0", "x", stream="image"),
+        InputSplit("noise_refiner.*", "freqs_cis", stream="image"),
+        InputSplit("layers.0", "x", stream="image and text"),
+        InputSplit("layers.*", "freqs_cis", stream="image and text"),
     ),
     gathers=(
-        OutputGather("noise_refiner.-1"),
-        OutputGather("all_final_layer.*"),
+        OutputGather("noise_refiner.-1", stream="image"),
+        OutputGather("all_final_layer.*", stream="image and text"),
     ),
-    attention=("noise_refiner.*.attention", "layers.*.attention"),
+    attention=(
+        JointAttention("noise_refiner.*.attention", streams=("image",)),
+        JointAttention("layers.*.attention", streams=("image and text",)),
+    ),
 )

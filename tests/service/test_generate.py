@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
+import runpy
+import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from PIL import Image
 
+from epe.cli import main
 from tests.service.conftest import Drawn
-from tests.service.served import EPE, ROOT, TORCHRUN, user_environment
+from tests.service.served import ROOT, TORCHRUN, user_environment
 
 pytestmark = pytest.mark.world
 
-FOUR = (*TORCHRUN, "--nproc-per-node=4")
+EXAMPLE = str(ROOT / "examples" / "epe_embedded.py")
 WITHIN_S = 150.0
 BODY = {"prompt": "a cat on a red chair", "size": "304x272", "num_inference_steps": 3, "seed": 41}
 FLAGS = (
@@ -35,24 +40,48 @@ FLAGS = (
 )
 
 
-async def run(*command: str) -> str:
-    """What a command says on stdout; it must end well."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
+@pytest.fixture(scope="module")
+def four(tiny_zimage: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Four]:
+    """Both commands in four processes under torchrun, while the tests run them in this process."""
+    folder = tmp_path_factory.mktemp("four")
+    commands = (
+        generate_flags(tiny_zimage, folder / "generated.png"),
+        [EXAMPLE, str(tiny_zimage), str(folder)],
+    )
+    process = subprocess.Popen(
+        [*TORCHRUN, "--nproc-per-node=4", "-m", "tests.service.both_ways", *map(json.dumps, commands)],
         env=user_environment(),
         cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    try:
-        async with asyncio.timeout(WITHIN_S):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, err.decode()
-    assert "Traceback" not in err.decode()
-    return out.decode()
+    yield Four(folder, process)
+    process.kill()
+    process.wait()
+
+
+class Four:
+    """A command that runs in four processes, and the folder in which it leaves its pictures."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder = folder
+        self.process = process
+
+    @cached_property
+    def said(self) -> str:
+        """What it said on stdout; it must end well."""
+        out, err = self.process.communicate(timeout=WITHIN_S)
+        assert self.process.returncode == 0, err
+        assert "Traceback" not in err
+        return out
+
+
+@pytest.fixture
+def usual_log() -> Iterator[None]:
+    """A command decides how this process logs; afterwards it is as before."""
+    yield
+    structlog.reset_defaults()
 
 
 def read(picture: Path) -> tuple[np.ndarray, dict[str, Any]]:
@@ -61,34 +90,50 @@ def read(picture: Path) -> tuple[np.ndarray, dict[str, Any]]:
     return pixels, json.loads(picture.with_suffix(".json").read_text())
 
 
-async def test_generate_draws_the_same_picture_on_one_rank_and_on_four(
+def generate_flags(checkpoint: Path, output: Path) -> list[str]:
+    return ["generate", "--model", "zimage", "--model-path", str(checkpoint), "--output", str(output), *FLAGS]
+
+
+@pytest.mark.usefixtures("usual_log")
+def test_generate_draws_the_same_picture_on_one_rank_and_on_four(
+    four: Four,
+    tiny_zimage: Path,
+    tmp_path: Path,
+    diffusers_draws: Drawn,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(generate_flags(tiny_zimage, tmp_path / "one.png")) == 0
+    one, about_one = read(tmp_path / "one.png")
+    check_said(capsys.readouterr().out, about_one)
+    # Each branch alone is within 1e-5 of diffusers in the latents: a pixel may be rounded the other way.
+    assert np.abs(one.astype(int) - diffusers_draws(**BODY).astype(int)).max() <= 1
+    said = four.said
+    pixels, about_four = read(four.folder / "generated.png")
+    check_said(said, about_four)
+    assert np.array_equal(pixels, one)
+    assert divided(about_one) == (1, 1, None, False, True)
+    assert divided(about_four) == (4, 4, "gloo", True, True)
+
+
+@pytest.mark.usefixtures("usual_log")
+def test_generate_with_both_branches_as_one_batch_draws_the_picture_of_diffusers(
     tiny_zimage: Path, tmp_path: Path, diffusers_draws: Drawn
 ) -> None:
-    def generate(name: str, *flags: str) -> tuple[str, ...]:
-        output = str(tmp_path / name)
-        model = ("--model", "zimage", "--model-path", str(tiny_zimage), "--output", output)
-        return ("generate", *model, *FLAGS, *flags)
+    argv = [*generate_flags(tiny_zimage, tmp_path / "x.png"), "--no-cfg-parallel"]
+    assert main.run(argv) == 0
+    pixels, about = read(tmp_path / "x.png")
+    assert np.array_equal(pixels, diffusers_draws(**BODY))
+    assert divided(about) == (1, 1, None, False, False)
 
-    said = await asyncio.gather(
-        run(*EPE, *generate("one.png")),
-        run(*FOUR, "-m", "epe", *generate("four.png")),
-        run(*EPE, *generate("together.png", "--no-cfg-parallel")),
-    )
-    one, about_one = read(tmp_path / "one.png")
-    four, about_four = read(tmp_path / "four.png")
-    together, about_together = read(tmp_path / "together.png")
-    expected = diffusers_draws(**BODY)
-    assert np.array_equal(one, four)
-    assert np.array_equal(together, expected)
-    # Each branch alone is within 1e-5 of diffusers in the latents: a pixel may be rounded the other way.
-    assert np.abs(one.astype(int) - expected.astype(int)).max() <= 1
-    for text, about in zip(said, (about_one, about_four, about_together), strict=True):
-        check_sidecar(about)
-        assert re.findall(r"elapsed_s=([0-9.]+)", text) == [f"{about['elapsed_s']:.3f}"]
-    divided = ("world_size", "lane_width", "cp_backend", "cfg_parallel", "requested_cfg_parallel")
-    assert [about_one[name] for name in divided] == [1, 1, None, False, True]
-    assert [about_four[name] for name in divided] == [4, 4, "gloo", True, True]
-    assert [about_together[name] for name in divided] == [1, 1, None, False, False]
+
+def divided(about: dict[str, Any]) -> tuple[Any, ...]:
+    names = ("world_size", "lane_width", "cp_backend", "cfg_parallel", "requested_cfg_parallel")
+    return tuple(about[name] for name in names)
+
+
+def check_said(text: str, about: dict[str, Any]) -> None:
+    check_sidecar(about)
+    assert re.findall(r"elapsed_s=([0-9.]+)", text) == [f"{about['elapsed_s']:.3f}"]
 
 
 def check_sidecar(about: dict[str, Any]) -> None:
@@ -103,14 +148,18 @@ def check_sidecar(about: dict[str, Any]) -> None:
     )
 
 
-async def test_the_embedded_example_draws_the_same_in_one_process_and_in_a_host_of_four(
-    tiny_zimage: Path, tmp_path: Path
+def test_the_embedded_example_draws_the_same_in_one_process_and_in_a_host_of_four(
+    four: Four,
+    tiny_zimage: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    example = (str(ROOT / "examples" / "epe_embedded.py"), str(tiny_zimage))
-    one, four = tmp_path / "one", tmp_path / "four"
-    said = await asyncio.gather(run(sys.executable, *example, str(one)), run(*FOUR, *example, str(four)))
+    monkeypatch.setattr(sys, "argv", [EXAMPLE, str(tiny_zimage), str(tmp_path)])
+    runpy.run_path(EXAMPLE, run_name="__main__")
     names = [f"embedded-{seed}.png" for seed in range(3)]
-    assert [[text.count(name) for name in names] for text in said] == [[1, 1, 1]] * 2
-    files = [(one / name).read_bytes() for name in names]
-    assert files == [(four / name).read_bytes() for name in names]
-    assert len(set(files)) == 3
+    for said in (capsys.readouterr().out, four.said):
+        assert [said.count(name) for name in names] == [1, 1, 1]
+    ones, fours = ([(folder / name).read_bytes() for name in names] for folder in (tmp_path, four.folder))
+    assert ones == fours
+    assert len(set(ones)) == 3

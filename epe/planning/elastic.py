@@ -20,7 +20,8 @@ __all__ = ["Elastic", "ElasticSettings"]
 
 
 class Elastic:
-    """In this order: requests that starve; deadlines that can be met together, each as narrow as it may be;
+    """In this order: requests that starve (on a few ranks, so that a backlog does not turn everything into a
+    queue by age); deadlines that can be met together, each as narrow as it may be;
     requests without a deadline, for the least summed latency; then what is left widens those that run, and
     those that are late anyway go last."""
 
@@ -38,9 +39,11 @@ class Elastic:
         """Widths for the whole pool, and the requests that got none."""
         starving, dated, undated = self._classes(view)
         pool = _Pool(view, self.settings)
-        for trajectory in starving:
-            pool.give(trajectory, 1)
         filled = self._fill(view, dated)
+        in_time = {job.trajectory.request_id for job, _ in filled.kept}
+        starving = [trajectory for trajectory in starving if trajectory.request_id not in in_time]
+        for trajectory in starving[: max(1, len(view.ranks) // 8)]:
+            pool.give(trajectory, 1)
         for job, option in filled.kept:
             pool.give(job.trajectory, 1 if job.trajectory.stage is not Stage.DENOISE else option.width)
         for trajectory, width in share(view, undated, pool.spare, settings=self.settings):
@@ -61,13 +64,13 @@ class Elastic:
         for trajectory in view.trajectories:
             if trajectory.unserved_s(view.now_s) > settings.starvation_s:
                 starving.append(trajectory)
-            elif trajectory.deadline_s is not None:
+            if trajectory.deadline_s is not None:
                 dated.append(trajectory)
             else:
                 undated.append(trajectory)
-        starving.sort(key=lambda t: (-t.priority, t.served_s, t.request_id))
+        starving.sort(key=lambda t: (t.served_s, t.request_id))
         dated.sort(key=lambda t: (-t.priority, t.deadline_s, t.request_id))
-        undated.sort(key=lambda t: (-t.priority, t.arrival_s, t.request_id))
+        undated.sort(key=lambda t: (-t.priority, remaining_s(view.costs, t, 1), t.arrival_s, t.request_id))
         return starving[:limit], dated[:limit], undated[:limit]
 
     def _fill(self, view: View, dated: Sequence[TrajectoryView]) -> Filled:

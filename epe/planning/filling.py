@@ -75,7 +75,7 @@ class Grid:
 
     FIRST_S = 0.25
     GROWTH = 1.35
-    MAX_SLOTS = 24
+    MAX_SLOTS = 16
 
     def __init__(self, num_ranks: int, *, now_s: float, horizon_s: float) -> None:
         self.starts = [now_s]
@@ -108,6 +108,10 @@ class Grid:
         """Take these rank-seconds out."""
         self.free = [free - taken for free, taken in zip(self.free, used, strict=True)]
 
+    def give_back(self, used: list[float]) -> None:
+        """Undo a `use`."""
+        self.free = [free + taken for free, taken in zip(self.free, used, strict=True)]
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:
@@ -118,36 +122,47 @@ class Filled:
     given_up: tuple[Job, ...]
 
 
-def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float, max_evictions: int = 4) -> Filled:
+def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> Filled:
     """Fill the deadlines of `jobs` (in deadline order) into the world."""
-    hopeless = [job for job in jobs if job.hopeless]
-    waiting = [job for job in jobs if not job.hopeless]
-    horizon_s = max((job.end_s for job in waiting), default=now_s)
+    hopeful = [job for job in jobs if not job.hopeless]
+    grid = Grid(num_ranks, now_s=now_s, horizon_s=max((job.end_s for job in hopeful), default=now_s))
+    kept: list[_Kept] = []
     given_up: list[Job] = []
-    while True:
-        kept, misfit = _pass(waiting, num_ranks, now_s=now_s, horizon_s=horizon_s)
-        if misfit is None:
-            return Filled(tuple(kept), (*given_up, *hopeless))
-        victim = misfit
-        if len(given_up) < max_evictions:
-            candidates = [*(job for job, _ in kept), misfit]
-            victim = max(candidates, key=lambda job: (job.options[0].rank_seconds, job is misfit))
-        given_up.append(victim)
-        waiting = [job for job in waiting if job is not victim]
-
-
-def _pass(
-    jobs: Sequence[Job], num_ranks: int, *, now_s: float, horizon_s: float
-) -> tuple[list[tuple[Job, Option]], Job | None]:
-    """One filling in order; stops at the first job that does not fit."""
-    grid = Grid(num_ranks, now_s=now_s, horizon_s=horizon_s)
-    kept = []
-    for job in jobs:
-        for option in job.options:
-            if (used := grid.take(job, option)) is not None:
-                grid.use(used)
-                kept.append((job, option))
-                break
+    for job in hopeful:
+        if (fits := _fit(grid, job)) is None and (victim := _costliest(kept, job)) is not None:
+            grid.give_back(victim.used)
+            if (fits := _fit(grid, job)) is None:
+                grid.use(victim.used)
+            else:
+                kept.remove(victim)
+                given_up.append(victim.job)
+        if fits is None:
+            given_up.append(job)
         else:
-            return kept, job
-    return kept, None
+            grid.use(fits.used)
+            kept.append(fits)
+    hopeless = [job for job in jobs if job.hopeless]
+    return Filled(tuple((each.job, each.option) for each in kept), (*given_up, *hopeless))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    job: Job
+    option: Option
+    used: list[float]
+
+
+def _fit(grid: Grid, job: Job) -> _Kept | None:
+    """The cheapest width at which the job still ends in time."""
+    for option in job.options:
+        if (used := grid.take(job, option)) is not None:
+            return _Kept(job, option, used)
+    return None
+
+
+def _costliest(kept: Sequence[_Kept], job: Job) -> _Kept | None:
+    """The kept job that would free most, if that is more than what giving up `job` itself would."""
+    costliest = max(kept, key=lambda each: each.job.options[0].rank_seconds, default=None)
+    if costliest is None or costliest.job.options[0].rank_seconds <= job.options[0].rank_seconds:
+        return None
+    return costliest

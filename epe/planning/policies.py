@@ -7,10 +7,15 @@ from importlib import import_module
 from epe.config.stage import Scheduler
 from epe.errors import BadSetting
 from epe.planning.elastic import Elastic, ElasticSettings
+from epe.planning.fair import Fair
+from epe.planning.latency import Latency
+from epe.planning.pool import PoolSettings
+from epe.planning.slo import Slo
 from epe.planning.static import StaticCp, StaticDp
+from epe.planning.throughput import Throughput
 from epe.planning.view import Policy
 
-BUILT_IN = ("elastic", "static_cp", "static_dp")
+BUILT_IN = ("elastic", "static_cp", "static_dp", "throughput", "latency", "slo", "fair")
 
 
 def make_policy(scheduler: Scheduler, *, widths: tuple[int, ...]) -> Policy:
@@ -23,6 +28,14 @@ def make_policy(scheduler: Scheduler, *, widths: tuple[int, ...]) -> Policy:
             return StaticCp(pulse_s=pulse_s, pulse_steps=scheduler.pulse_steps)
         case "static_dp":
             return StaticDp(pulse_s=pulse_s, pulse_steps=scheduler.pulse_steps)
+        case "throughput":
+            return Throughput(pool_settings(scheduler, widths=widths))
+        case "latency":
+            return Latency(pool_settings(scheduler, widths=widths))
+        case "slo":
+            return Slo(pool_settings(scheduler, widths=widths))
+        case "fair":
+            return Fair(pool_settings(scheduler, widths=widths))
         case path:
             return _by_path(path)
 
@@ -39,6 +52,17 @@ def elastic_settings(scheduler: Scheduler, *, widths: tuple[int, ...]) -> Elasti
         resize_hysteresis_s=scheduler.resize_hysteresis_ms / 1e3,
         resize_control_cost_s=scheduler.resize_control_cost_ms / 1e3,
         switch_allowed_until_step=scheduler.switch_allowed_until_step,
+    )
+
+
+def pool_settings(scheduler: Scheduler, *, widths: tuple[int, ...]) -> PoolSettings:
+    """The scheduler section in the units of the policies of one aim."""
+    return PoolSettings(
+        widths=widths,
+        pulse_s=scheduler.pulse_ms / 1e3,
+        pulse_steps=scheduler.pulse_steps,
+        starvation_s=scheduler.starvation_ms / 1e3,
+        deadline_guard_s=scheduler.deadline_guard_ms / 1e3,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from epe.messages import Stage
 from epe.planning.costs import CostTable, Workload
 from epe.planning.view import TrajectoryView
-from epe.planning.work import cost_key, step_s
+from epe.planning.work import cost_key
 
 
 class Speed:
@@ -16,17 +16,31 @@ class Speed:
     """
 
     def __init__(self, costs: CostTable, workload: Workload, *, widths: tuple[int, ...]) -> None:
-        usable = [width for width in widths if width <= workload.max_width] or [1]
-        self.step_s = {width: step_s(costs, workload, width) for width in usable}
-        self.encode_s = costs.seconds(cost_key(workload, Stage.ENCODE, 1))
-        self.decode_s = costs.seconds(cost_key(workload, Stage.DECODE, 1))
-        ladder = [usable[0]]
-        for width in usable[1:]:
-            if self.step_s[width] < self.step_s[ladder[-1]]:
+        self._costs = costs
+        self._workload = workload
+        self._task_s: dict[tuple[Stage, int], float] = {}
+        self.widths = tuple(width for width in widths if width <= workload.max_width) or (1,)
+        self.encode_s = self.task_s(Stage.ENCODE, 1)
+        self.decode_s = self.task_s(Stage.DECODE, 1)
+        ladder = [self.widths[0]]
+        for width in self.widths[1:]:
+            if self.step_s(width) < self.step_s(ladder[-1]):
                 ladder.append(width)
         self.ladder = tuple(ladder)
         self.fastest = ladder[-1]
-        self.thrifty = min(ladder, key=lambda width: (width * self.step_s[width], width))
+        self.thrifty = min(ladder, key=lambda width: (width * self.step_s(width), width))
+
+    def step_s(self, width: int) -> float:
+        """Seconds of one step."""
+        return self.task_s(Stage.DENOISE, width)
+
+    def task_s(self, stage: Stage, width: int) -> float:
+        """Seconds of a task; also at a width that is not allowed (a lane that another policy left behind)."""
+        seconds = self._task_s.get((stage, width))
+        if seconds is None:
+            seconds = self._costs.seconds(cost_key(self._workload, stage, width))
+            self._task_s[stage, width] = seconds
+        return seconds
 
     def within(self, limit: int) -> tuple[int, ...]:
         """The part of the ladder that is no wider than `limit`."""
@@ -35,15 +49,15 @@ class Speed:
     def efficiency(self, width: int) -> float:
         """The share of `width` ranks' time that the narrowest width would have needed too."""
         narrow = self.ladder[0]
-        return narrow * self.step_s[narrow] / (width * self.step_s[width])
+        return narrow * self.step_s(narrow) / (width * self.step_s(width))
 
     def remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
         """Seconds until the decoded picture when all steps that are left run at `width`."""
         match trajectory.stage:
             case Stage.ENCODE:
-                return self.encode_s + trajectory.num_steps * self.step_s[width] + self.decode_s
+                return self.encode_s + trajectory.num_steps * self.step_s(width) + self.decode_s
             case Stage.DENOISE:
-                return (trajectory.num_steps - trajectory.step) * self.step_s[width] + self.decode_s
+                return (trajectory.num_steps - trajectory.step) * self.step_s(width) + self.decode_s
             case _:
                 return self.decode_s
 

@@ -38,6 +38,7 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     ready_s: float
     deadline_s: float | None
     priority: int
+    client_id: str = ""
     lane: tuple[int, ...]
     holders: tuple[int, ...]
     num_leases: int

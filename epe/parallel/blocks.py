@@ -39,7 +39,7 @@ def attend_to_all(
         return attend(query, keys, values)
     num_tail = _num_few(num_rows, _block(num_rows)) if has_last else 0
     num_body = query.shape[1] - num_tail
-    whole_blocks = num_tail > 0 or _num_few(num_rows, _KEY_BLOCK) > 0
+    whole_blocks = num_tail > 0 or _num_few(keys.shape[1], _KEY_BLOCK) > 0
     filling = _to_whole_blocks(num_body, num_tail) if whole_blocks else _to_enough(num_body)
     if filling == 0:
         return attend(query, keys, values)

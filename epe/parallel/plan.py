@@ -21,13 +21,15 @@ MODEL = ""
 class InputSplit:
     """Each rank keeps its rows of `argument` (along `dim`) when a module at `modules` is called.
 
-    The first split of a stream in a pass opens it; the splits that follow must have as many rows.
+    The first split of a stream in a pass opens it; the splits that follow must have as many rows. Of an argument
+    that is a tuple (such as the cosines and sines of a rotary table) `item` says which tensor is meant.
     """
 
     modules: str
     argument: str
     stream: str
     dim: int = 1
+    item: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,14 @@ class JointAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """Attention modules at `modules` whose queries are the rows of `stream`, and whose keys are whole on each rank."""
+
+    modules: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardPlan:
     """The places of one model: inputs split by rows, outputs gathered, attention that sees all rows.
 
@@ -57,7 +67,7 @@ class ShardPlan:
 
     splits: tuple[InputSplit, ...]
     gathers: tuple[OutputGather, ...]
-    attention: tuple[JointAttention, ...]
+    attention: tuple[JointAttention | CrossAttention, ...]
     replicable: tuple[str, ...] = ()
 
 

@@ -16,7 +16,16 @@ from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
 from epe.parallel.attention import attend_on_lane
-from epe.parallel.plan import InputSplit, OutputGather, ShardPlan, argument_index, find_modules
+from epe.parallel.blocks import attend_to_all
+from epe.parallel.plan import (
+    CrossAttention,
+    InputSplit,
+    JointAttention,
+    OutputGather,
+    ShardPlan,
+    argument_index,
+    find_modules,
+)
 from epe.parallel.seam import check_seam, redirect_attention
 from epe.parallel.shares import Share, share_rows
 from epe.transport.exchange import Exchange
@@ -66,7 +75,7 @@ class SequenceSharding:
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
         for attention in self._plan.attention:
             for module in find_modules(model, attention.modules):
-                redirect_attention(module, partial(self._attend, attention.streams))
+                redirect_attention(module, partial(self._attend, attention))
         model.register_forward_hook(lambda module, args, output: self._end_pass())
 
     def _end_pass(self) -> None:
@@ -85,8 +94,14 @@ class SequenceSharding:
         if self._exchange is None:
             return None
         if rule.argument in kwargs:
-            return args, {**kwargs, rule.argument: self._rows_of_this_rank(kwargs[rule.argument], rule)}
-        return (*args[:index], self._rows_of_this_rank(args[index], rule), *args[index + 1 :]), kwargs
+            return args, {**kwargs, rule.argument: self._part_of(kwargs[rule.argument], rule)}
+        return (*args[:index], self._part_of(args[index], rule), *args[index + 1 :]), kwargs
+
+    def _part_of(self, argument: Any, rule: InputSplit) -> Any:
+        if rule.item is None:
+            return self._rows_of_this_rank(argument, rule)
+        part = self._rows_of_this_rank(argument[rule.item], rule)
+        return (*argument[: rule.item], part, *argument[rule.item + 1 :])
 
     def _rows_of_this_rank(self, whole: torch.Tensor, rule: InputSplit) -> torch.Tensor:
         num_rows = whole.shape[rule.dim]
@@ -122,7 +137,7 @@ class SequenceSharding:
 
     def _attend(
         self,
-        streams: tuple[str, ...],
+        rule: JointAttention | CrossAttention,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -139,10 +154,16 @@ class SequenceSharding:
             return attend(query, key, value)
         if is_causal or not _covers_keys_only(attn_mask):
             raise ValueError("attention shared by a lane takes masks over keys only")
-        shares = tuple(self._open[stream] for stream in streams)
-        return attend_on_lane(
-            attend, query, key, value, shares=shares, exchange=self._lane, limit=self._limit
-        )
+        match rule:
+            case CrossAttention(stream=stream):
+                share = self._open[stream]
+                has_last = share.bounds(self._lane.position)[1] == share.num_rows
+                return attend_to_all(attend, query, key, value, num_rows=share.num_rows, has_last=has_last)
+            case JointAttention(streams=streams):
+                shares = tuple(self._open[stream] for stream in streams)
+                return attend_on_lane(
+                    attend, query, key, value, shares=shares, exchange=self._lane, limit=self._limit
+                )
 
 
 def _covers_keys_only(mask: torch.Tensor | None) -> bool:

@@ -20,7 +20,7 @@ from epe.models.contract import State
 from epe.models.moving import pack_state, unpack_state
 from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
 from epe.models.wan.plan import PLAN
-from epe.parallel import SequenceSharding, predict_apart
+from epe.parallel import SequenceSharding, max_team, predict_apart
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -29,7 +29,13 @@ BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
 
 def load(
-    model_path: Path, *, device: torch.device, dtype: torch.dtype | None = None, cfg_parallel_degree: int = 1
+    model_path: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    cfg_parallel_degree: int = 1,
+    attention_mode: str = "agkv",
+    ulysses_degree: int | None = None,
 ) -> WanAdapter:
     """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere.
 
@@ -46,7 +52,7 @@ def load(
         dtype={"default": dtype, "vae": torch.float32},
     )
     _check(pipeline, model_path)
-    return WanAdapter(pipeline, device=device)
+    return WanAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
 
 
 class WanAdapter:
@@ -54,18 +60,18 @@ class WanAdapter:
     (1, text rows, text width) for each guidance branch, and the scheduler's history.
     """
 
-    def __init__(self, pipeline: WanPipeline, *, device: torch.device) -> None:
+    def __init__(self, pipeline: WanPipeline, *, device: torch.device, team_limit: int | None) -> None:
         self.family = family("wan")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
         self._schedule = lru_cache(maxsize=64)(
             lambda num_steps: make_schedule(pipeline.scheduler, num_steps=num_steps, device=device)
         )
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
-        guided = request.num_conditions == 2
+        guided = self.family.num_conditions(request.guidance_scale) == 2
         self._check_length(request.prompt, param="prompt", allowed=request.max_sequence_length)
         if guided:
             self._check_length(

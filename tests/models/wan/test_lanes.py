@@ -1,0 +1,44 @@
+"""The same bits at every width and across every move, on lanes of threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers import WanPipeline
+
+from epe.messages import Split
+from epe.models.wan.adapter import WanAdapter
+from tests.models.trajectories import drawn_by_lane, drawn_with_moves, same, solo
+from tests.models.wan.drawing import LONG, SIZES, make_request, of_size, reference
+
+SPLITS = [Split(cp=2), Split(cp=3), Split(cp=4), Split(cfg=2, cp=1), Split(cfg=2, cp=2)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_every_lane_gives_the_pipelines_bits(
+    size: tuple[int, int, int], split: Split, adapters: list[WanAdapter], pipeline: WanPipeline
+) -> None:
+    request = of_size(size, num_steps=3)
+    expected = reference(pipeline, request, output_type="latent")
+    assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(adapters, request, split))
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_without_guidance_every_width_gives_the_pipelines_bits(
+    width: int, adapters: list[WanAdapter], pipeline: WanPipeline
+) -> None:
+    request = make_request(guidance_scale=0.0, prompt=LONG)
+    expected = reference(pipeline, request, output_type="latent")
+    assert all(torch.equal(d, expected) for d in drawn_by_lane(adapters, request, Split(cp=width)))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_request_that_moves_at_every_step_boundary_keeps_its_bits_and_its_history(
+    first: int, adapters: list[WanAdapter]
+) -> None:
+    splits = [Split(), *SPLITS]
+    request = make_request(num_steps=6)
+    turns = [splits[(first + step) % len(splits)] for step in range(request.num_steps)]
+    moved = drawn_with_moves(adapters, adapters[0].encode(request), turns)
+    assert same(moved, solo(adapters[0], request))

@@ -129,6 +129,20 @@ def run_far_end(store_port: int, pipe: Any) -> None:
     uvloop.run(far_end(store_port, pipe))
 
 
+def measure_links(num_asks: int) -> dict[str, list[list[float]]]:
+    """Seconds of each round trip, by way and batch, between this process and one that is started for it."""
+    torch.set_num_threads(1)
+    store = host_store()
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    far = spawn.Process(target=run_far_end, args=(store.port, theirs), daemon=True)
+    far.start()
+    measured = uvloop.run(near_end(store, ours.recv(), num_asks))
+    ours.send("end")
+    far.join(10)
+    return measured
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -136,16 +150,7 @@ def main() -> None:
     parser.add_argument("--asks", type=int, default=1000)
     parser.add_argument("--output", type=Path, help="write the table to this Markdown file too")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    store = host_store()
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    far = spawn.Process(target=run_far_end, args=(store.port, theirs), daemon=True)
-    far.start()
-    measured = uvloop.run(near_end(store, ours.recv(), options.asks))
-    ours.send("end")
-    far.join(10)
-    table = report(measured)
+    table = report(measure_links(options.asks))
     print(table)
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def workload_of(family: Family, request: Request) -> Workload:
     size = {"height": request.height, "width": request.width, "num_frames": request.num_frames}
     return Workload(
         tokens=family.num_tokens(**size),
-        conditions=request.num_conditions,
+        conditions=family.num_conditions(request.guidance_scale),
         state_bytes=family.state_bytes(**size),
     )
 

@@ -66,8 +66,9 @@ def add_family(parser: Parser, family: Family) -> None:
             guidance_flag(family),
             dest="guidance_scale",
             type=number,
-            help=f"0: no guidance (default {own.guidance_scale:g})",
+            help=f"{_what_it_means(family)} (default {own.guidance_scale:g})",
         )
+    if family.negative_prompt:
         parser.add_argument(
             "--negative-prompt", metavar="TEXT", help=f"what not to draw (default {own.negative_prompt!r})"
         )
@@ -99,12 +100,21 @@ def guidance_flag(family: Family) -> str:
     return f"--{(family.guidance or 'guidance_scale').replace('_', '-')}"
 
 
+def _what_it_means(family: Family) -> str:
+    if family.branches_above is None:
+        return "how closely to follow the prompt"
+    return f"up to {family.branches_above:g}: no guidance" if family.branches_above else "0: no guidance"
+
+
 def _add_transport(parser: Parser) -> None:
     methods, backends = get_args(CpMethod), get_args(CpBackend)
     parser.add_argument(
         "--cp-method",
         choices=methods,
-        help="parallel attention (default agkv; ulysses is not yet available)",
+        help="parallel attention: each rank gathers all keys (agkv, default), or ranks share heads (ulysses)",
+    )
+    parser.add_argument(
+        "--ulysses-degree", type=whole_number, metavar="RANKS", help="ranks that share heads (default: all)"
     )
     parser.add_argument(
         "--cp-backend",

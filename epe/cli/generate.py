@@ -128,6 +128,7 @@ def _transport(args: Namespace, env: Mapping[str, str]) -> Transport:
         backend=Given("--cp-backend", args.cp_backend),
         agkv=Given("--agkv-transport", args.agkv_transport),
         ulysses=Given("--ulysses-transport", args.ulysses_transport),
+        degree=Given("--ulysses-degree", None if args.ulysses_degree is None else str(args.ulysses_degree)),
         env=env,
     )
 

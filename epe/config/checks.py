@@ -94,12 +94,15 @@ def _check_world(stage: Stage) -> None:
 
 
 def _check_ulysses(stage: Stage) -> None:
-    cp = stage.parallelism.cp
-    if cp.ulysses_degree is not None and cp.attention_mode != "ulysses":
+    cp, path = stage.parallelism.cp, "parallelism.cp.ulysses_degree"
+    if cp.ulysses_degree is None:
+        return
+    if cp.attention_mode != "ulysses":
         raise BadSetting(
-            f"only attention_mode ulysses has a degree, and attention_mode is {cp.attention_mode}",
-            path="parallelism.cp.ulysses_degree",
+            f"only attention_mode ulysses has a degree, and attention_mode is {cp.attention_mode}", path=path
         )
+    if cp.ulysses_degree > cp.world_size:
+        raise BadSetting(f"{cp.ulysses_degree} is more than the world of {cp.world_size} ranks", path=path)
 
 
 def _check_policy(stage: Stage) -> None:

@@ -72,7 +72,7 @@ def _resolve_transport(tree: Tree, env: Mapping[str, str]) -> None:
         ulysses=given("ulysses_transport"),
         env=env,
     )
-    _fill(tree, "parallelism.cp", {"agkv_transport": transport.backend})
+    _fill(tree, "parallelism.cp", {f"{transport.method}_transport": transport.backend})
 
 
 def _complete(tree: Tree, family: Family) -> None:

@@ -67,14 +67,23 @@ def resolve_request(
         output_compression=_or(output_compression, 100),
     )
     _check(request, family, names=names)
-    if negative_prompt and request.num_conditions == 1:
+    if negative_prompt and (problem := _problem_with_negative_prompt(family, request.guidance_scale)):
         param = _name("negative_prompt", names)
-        message = "has no effect without guidance; leave it out or give a guidance scale above 0"
-        raise BadRequest(f"{param} {message}", param=param)
+        raise BadRequest(f"{param} {problem}", param=param)
     if fps is not None and family.makes == "picture":
         param = _name("fps", names)
         raise BadRequest(f"{param} has no effect; {family.name} draws pictures", param=param)
     return request
+
+
+def _problem_with_negative_prompt(family: Family, guidance_scale: float) -> str | None:
+    """Why a negative prompt would not be used, or None."""
+    if not family.negative_prompt:
+        return f"is not used by {family.title}; leave it out"
+    if family.num_conditions(guidance_scale) == 1:
+        least = family.branches_above or 0.0
+        return f"has no effect without guidance; leave it out or give a guidance scale above {least:g}"
+    return None
 
 
 def _check(request: Request, family: Family, *, names: Mapping[str, str] | None) -> None:

@@ -27,10 +27,14 @@ NOT_GIVEN = Given("", None)
 
 
 class Transport(Struct, frozen=True, kw_only=True):
-    """What was asked for. `auto` uses what is there: NCCL between GPUs, gloo between CPU ranks."""
+    """What was asked for. `auto` uses what is there: NCCL between GPUs, gloo between CPU ranks.
+
+    `ulysses_degree` bounds the ranks that share heads; None: as many as can.
+    """
 
     method: CpMethod = "agkv"
     backend: CpBackend = "auto"
+    ulysses_degree: int | None = None
 
 
 def resolve_transport(
@@ -39,13 +43,14 @@ def resolve_transport(
     backend: Given = NOT_GIVEN,
     agkv: Given = NOT_GIVEN,
     ulysses: Given = NOT_GIVEN,
+    degree: Given = NOT_GIVEN,
     env: Mapping[str, str],
 ) -> Transport:
     """One transport from everything that was given.
 
     `methods` are all ways to name the method, `backend` names the transport of whatever method is chosen,
-    `agkv` and `ulysses` that of one method. What is explicit goes before the environment. Raises
-    `BadSetting` with both names where two of them disagree, and for what does not exist yet.
+    `agkv` and `ulysses` that of one method, `degree` how many ranks share heads. What is explicit goes before
+    the environment. Raises `BadSetting` with both names where two of them disagree, and for what does not exist yet.
     """
     method, named = _method(methods)
     by_method = {"agkv": agkv, "ulysses": ulysses}
@@ -55,15 +60,13 @@ def resolve_transport(
                 f"{given.value} is for {other}, but the method is {method}{_by(named)}", path=given.name
             )
     chosen, source = _backend(method, (backend, by_method[method]), env)
-    if method == "ulysses":
-        raise BadSetting("the ulysses method is not yet available; use agkv", path=named.name)
     if chosen == "fast":
         raise BadSetting(
             "fast needs NVLink peers and symmetric memory, which this build does not have yet; "
             "use auto or nccl",
             path=source,
         )
-    return Transport(method=method, backend=chosen)
+    return Transport(method=method, backend=chosen, ulysses_degree=_degree(method, named, degree))
 
 
 def _method(methods: tuple[Given, ...]) -> tuple[CpMethod, Given]:
@@ -108,6 +111,18 @@ def _checked(given: Given) -> CpBackend | None:
     if given.value is not None:
         raise BadSetting(f"{given.value!r} is not one of {', '.join(get_args(CpBackend))}", path=given.name)
     return None
+
+
+def _degree(method: CpMethod, named: Given, degree: Given) -> int | None:
+    if degree.value is None:
+        return None
+    if method != "ulysses":
+        raise BadSetting(
+            f"only ulysses has a degree, and the method is {method}{_by(named)}", path=degree.name
+        )
+    if int(degree.value) < 1:
+        raise BadSetting(f"{degree.value} is not 1 or more", path=degree.name)
+    return int(degree.value)
 
 
 def _by(named: Given) -> str:

@@ -60,8 +60,10 @@ class Family(Struct, frozen=True, kw_only=True):
     `axes` are the parallel axes that work here and `planned_axes` those that the family has but that
     do not work yet; `pipeline` is the `_class_name` in the checkpoint's `model_index.json`; sides are
     multiples of `side_multiple` pixels, up to `max_side`; one token covers `patch` x `patch` pixels of
-    one latent frame. `guidance` names the command's flag, or is None where guidance is built in. A
-    scheduler keeps `num_histories` tensors as large as the latents between steps.
+    one latent frame. `guidance` names the command's flag, or is None where guidance is built in. A guidance scale
+    above `branches_above` makes a second branch a step (None: none does, as where the model takes the scale as an
+    input), which a negative prompt steers where the family takes one. `text_bytes` are those of one encoded prompt.
+    A scheduler keeps `num_histories` tensors as large as the latents between steps.
     """
 
     name: str
@@ -75,6 +77,8 @@ class Family(Struct, frozen=True, kw_only=True):
     patch: int
     defaults: Defaults
     guidance: Literal["guidance_scale", "true_cfg_scale"] | None = "guidance_scale"
+    branches_above: float | None = 0.0
+    negative_prompt: bool = True
     parallel_vae: bool = True
     migratable: bool = True
     min_side: int = 64
@@ -85,6 +89,7 @@ class Family(Struct, frozen=True, kw_only=True):
     latent_channels: int = 16
     latent_scale: int = 8
     frames: FrameRule = FrameRule()
+    text_bytes: int = 0
     num_histories: int = 0
 
     def owns(self, axis: Axis) -> bool:
@@ -97,7 +102,11 @@ class Family(Struct, frozen=True, kw_only=True):
         return frames * -(-height // self.patch) * -(-width // self.patch)
 
     def state_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
-        """Bytes of the latents, and of the scheduler's histories, that migrate with a request (fp32)."""
+        """Bytes that migrate with a request: latents and the scheduler's histories (fp32), one encoded prompt."""
         pixels = (height // self.latent_scale) * (width // self.latent_scale)
         latents = 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
-        return latents * (1 + self.num_histories)
+        return latents * (1 + self.num_histories) + self.text_bytes
+
+    def num_conditions(self, guidance_scale: float) -> int:
+        """Guidance branches of a step: 2 with guidance that needs a second one, else 1."""
+        return 1 if self.branches_above is None or guidance_scale <= self.branches_above else 2

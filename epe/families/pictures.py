@@ -23,10 +23,15 @@ FLUX1 = Family(
     title="FLUX.1",
     makes="picture",
     pipeline="FluxPipeline",
-    available=False,
-    planned_axes=("cp",),
+    available=True,
+    axes=("cp",),
     side_multiple=16,
     patch=16,
+    # The scale is an input of the model.
+    branches_above=None,
+    negative_prompt=False,
+    # 512 tokens of 4096 values in bfloat16.
+    text_bytes=2 * 512 * 4096,
     defaults=Defaults(height=1024, width=1024, num_steps=28, guidance_scale=3.5, seed=7),
 )
 
@@ -35,12 +40,16 @@ FLUX2_KLEIN = Family(
     title="FLUX.2-klein",
     makes="picture",
     pipeline="Flux2KleinPipeline",
-    available=False,
-    planned_axes=("cp",),
+    available=True,
+    axes=("cp",),
     side_multiple=16,
     patch=16,
-    guidance=None,
+    # Distilled checkpoints want 1, which is no guidance; base ones about 4, away from the empty prompt.
+    branches_above=1.0,
+    negative_prompt=False,
     latent_channels=32,
+    # 512 tokens of 7680 values in bfloat16.
+    text_bytes=2 * 512 * 7680,
     defaults=Defaults(height=512, width=512, num_steps=4, guidance_scale=1.0, seed=7),
 )
 
@@ -54,6 +63,7 @@ QWEN_IMAGE = Family(
     side_multiple=16,
     patch=16,
     guidance="true_cfg_scale",
+    branches_above=1.0,
     max_text_tokens=1024,
     # The reference's four steps are kept as its default; a real picture wants about 50.
     defaults=Defaults(height=512, width=512, num_steps=4, guidance_scale=4.0, seed=7, negative_prompt=" "),

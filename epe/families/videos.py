@@ -14,6 +14,7 @@ WAN = Family(
     planned_axes=("tp",),
     side_multiple=16,
     patch=16,
+    branches_above=1.0,
     frames=FrameRule(base=1, step=4, latent_base=1, latent_step=1),
     # The rotary table covers 1024 latent frames.
     max_frames=4093,
@@ -33,6 +34,8 @@ MINIMAX_H3 = Family(
     side_multiple=32,
     patch=32,
     guidance=None,
+    branches_above=None,
+    negative_prompt=False,
     max_side=1344,
     latent_channels=24,
     latent_scale=16,

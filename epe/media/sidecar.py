@@ -50,6 +50,7 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     device: str
     dtype: str
     cp_method: CpMethod
+    ulysses_degree: int | None
     requested_cp_backend: str
     cp_backend: str | None
     requested_cfg_parallel: bool
@@ -88,6 +89,7 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
         device=effective.device,
         dtype=effective.dtype,
         cp_method=options.transport.method,
+        ulysses_degree=options.transport.ulysses_degree,
         requested_cp_backend=options.transport.backend,
         cp_backend=effective.cp_backend,
         requested_cfg_parallel=options.cfg_parallel_degree == 2,

@@ -53,8 +53,3 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_deadline: Literal["continue", "expire"] = "continue"
     output_format: OutputFormat = OutputFormat.PNG
     output_compression: Annotated[int, Meta(ge=0, le=100)] = 100
-
-    @property
-    def num_conditions(self) -> int:
-        """Guidance branches of a step: 2 with guidance, 1 without."""
-        return 2 if self.guidance_scale > 0 else 1

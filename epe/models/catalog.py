@@ -12,7 +12,12 @@ from epe.errors import BadSetting
 from epe.families import family
 from epe.models.contract import Adapter
 
-_ROOMS = {"zimage": "epe.models.zimage", "wan": "epe.models.wan"}
+_ROOMS = {
+    "zimage": "epe.models.zimage",
+    "flux1": "epe.models.flux1",
+    "flux2-klein": "epe.models.flux2_klein",
+    "wan": "epe.models.wan",
+}
 
 
 def load_adapter(
@@ -22,13 +27,20 @@ def load_adapter(
     device: torch.device,
     dtype: torch.dtype | None = None,
     cfg_parallel_degree: int = 1,
+    attention_mode: str = "agkv",
+    ulysses_degree: int | None = None,
 ) -> Adapter:
     """The adapter of family `name` on `device`, from a local checkpoint folder.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
     adapter: Adapter = _part(name, "adapter").load(
-        model_path, device=device, dtype=dtype, cfg_parallel_degree=cfg_parallel_degree
+        model_path,
+        device=device,
+        dtype=dtype,
+        cfg_parallel_degree=cfg_parallel_degree,
+        attention_mode=attention_mode,
+        ulysses_degree=ulysses_degree,
     )
     return adapter
 

@@ -50,6 +50,11 @@ def load_pipeline(
     return pipeline.to(device)
 
 
+def default_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 on CUDA, float32 elsewhere."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
 def check_folder(model_path: Path, *, family: Family) -> None:
     """Raises `BadSetting` unless `model_path` is a checkpoint folder of `family`."""
     index = model_path / "model_index.json"

@@ -80,7 +80,8 @@ def _stage(options: GenerateOptions, world_size: int) -> StageFile:
                 "cp": {
                     "world_size": world_size,
                     "attention_mode": options.transport.method,
-                    "agkv_transport": options.transport.backend,
+                    "ulysses_degree": options.transport.ulysses_degree,
+                    f"{options.transport.method}_transport": options.transport.backend,
                 },
                 "scheduler": {
                     "policy": "static_cp",
@@ -133,7 +134,7 @@ def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, res
     target = pick_device(options.device, index=meeting.local_rank)
     width = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
     backend: Literal["gloo", "nccl"] = "nccl" if owns_its_gpu(target, meeting.world_size) else "gloo"
-    guided = options.request.num_conditions == 2
+    guided = stage.family.num_conditions(options.request.guidance_scale) == 2
     return Effective(
         world_size=meeting.world_size,
         device=target.type,

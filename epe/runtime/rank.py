@@ -94,6 +94,8 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         device=target,
         dtype=DTYPES[stage.dtype],
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
+        attention_mode=stage.parallelism.cp.attention_mode,
+        ulysses_degree=stage.parallelism.cp.ulysses_degree,
     )
     return adapter, _lanes(seat, target, stage.parallelism.scheduler.allowed_lane_widths)
 
@@ -146,5 +148,6 @@ def fingerprint(stage: Stage, target: torch.device) -> str:
         f"torch-{torch.__version__}",
         f"diffusers-{version('diffusers')}",
         f"cfg-{stage.parallelism.model.cfg_parallel_degree}",
+        f"{stage.parallelism.cp.attention_mode}-{stage.parallelism.cp.ulysses_degree or 'all'}",
     )
     return "/".join(parts)

@@ -33,7 +33,7 @@ def lease_seconds(lease: Lease) -> float:
         case Stage.ENCODE:
             return 0.01
         case Stage.DENOISE:
-            work = STEP_S * tokens * request.num_conditions
+            work = STEP_S * tokens * family("zimage").num_conditions(request.guidance_scale)
             return lease.num_steps * (work / lease.lane.width**0.9 + 1e-3)
         case _:
             return 0.02 + 1e-5 * tokens

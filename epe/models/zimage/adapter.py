@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,14 +16,16 @@ from diffusers.pipelines.z_image.pipeline_z_image import (
     retrieve_timesteps,
 )
 
-from epe.errors import BadRequest
 from epe.families import family
-from epe.messages import Request, Split, Stage, StateHeader
-from epe.models.checkpoint import load_pipeline
+from epe.messages import Request, Split, StateHeader
+from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
-from epe.models.finite import require_finite
+from epe.models.moving import pack_state, unpack_state
+from epe.models.pixels import picture_of
+from epe.models.prompts import check_chat
+from epe.models.schedule import at_step
 from epe.models.zimage.plan import PLAN
-from epe.parallel import SequenceSharding, predict_apart, predict_together
+from epe.parallel import SequenceSharding, max_team, predict_apart, predict_together
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -33,13 +34,28 @@ BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
 
 def load(
-    model_path: Path, *, device: torch.device, dtype: torch.dtype | None = None, cfg_parallel_degree: int = 1
+    model_path: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    cfg_parallel_degree: int = 1,
+    attention_mode: str = "agkv",
+    ulysses_degree: int | None = None,
 ) -> ZImageAdapter:
     """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
-    if dtype is None:
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    pipeline = load_pipeline(ZImagePipeline, model_path, family=family("zimage"), device=device, dtype=dtype)
-    return ZImageAdapter(pipeline, device=device, cfg_parallel_degree=cfg_parallel_degree)
+    pipeline = load_pipeline(
+        ZImagePipeline,
+        model_path,
+        family=family("zimage"),
+        device=device,
+        dtype=dtype or default_dtype(device),
+    )
+    return ZImageAdapter(
+        pipeline,
+        device=device,
+        cfg_parallel_degree=cfg_parallel_degree,
+        team_limit=max_team(attention_mode, ulysses_degree),
+    )
 
 
 class ZImageAdapter:
@@ -49,19 +65,26 @@ class ZImageAdapter:
     `cfg_parallel_degree` 1 runs both branches as one batch, as the pipeline does; 2 runs each alone.
     """
 
-    def __init__(self, pipeline: ZImagePipeline, *, device: torch.device, cfg_parallel_degree: int) -> None:
+    def __init__(
+        self,
+        pipeline: ZImagePipeline,
+        *,
+        device: torch.device,
+        cfg_parallel_degree: int,
+        team_limit: int | None,
+    ) -> None:
         if cfg_parallel_degree not in (1, 2):
             raise ValueError(f"cfg_parallel_degree is {cfg_parallel_degree}; it is 1 or 2")
         self.family = family("zimage")
         self.pipeline = pipeline
         self._device = device
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
-        guided = request.num_conditions == 2
+        guided = self.family.num_conditions(request.guidance_scale) == 2
         allowed = min(request.max_sequence_length, self._max_caption)
         self._check_length(request.prompt, param="prompt", allowed=allowed)
         if guided:
@@ -80,11 +103,7 @@ class ZImageAdapter:
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
         request = state.request
-        if state.step >= request.num_steps:
-            raise ValueError(f"request {request.id} has only {request.num_steps} steps")
-        # A copy for this step alone: the schedulers' step index is state that requests must not share.
-        scheduler = copy.copy(self._schedule(request.num_steps, request.height, request.width))
-        scheduler.set_begin_index(state.step)
+        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
         timestep = scheduler.timesteps[state.step]
         forward = partial(self._predict, latents=state.tensors[LATENTS], timestep=timestep)
         branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
@@ -101,43 +120,18 @@ class ZImageAdapter:
         with torch.inference_mode():
             latents = state.tensors[LATENTS].to(vae.dtype)
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
-            image = vae.decode(latents, return_dict=False)[0]
-            require_finite(image, name="the decoded picture", stage=Stage.DECODE)
-            image = self.pipeline.image_processor.postprocess(image, output_type="pt")
-            # Rounded as the PIL path does, but on the device: a quarter of the bytes crosses to the host.
-            pixels = image.permute(0, 2, 3, 1).float().mul(255).round().to(torch.uint8)
-            return pixels.contiguous().cpu().numpy()
+            return picture_of(vae.decode(latents, return_dict=False)[0], self.pipeline.image_processor)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         """The state as named tensors in host memory."""
-        names = tuple(state.tensors)
-        header = StateHeader(request_id=state.request.id, step=state.step, names=names)
-        return header, tuple(state.tensors[name].to("cpu").contiguous() for name in names)
+        return pack_state(state)
 
     def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
         """The state on this rank's device, with the bits that were exported."""
-        if header.request_id != request.id:
-            raise ValueError(f"the state of request {header.request_id} is not that of {request.id}")
-        named = zip(header.names, tensors, strict=True)
-        return State(
-            request=request,
-            step=header.step,
-            tensors={name: tensor.to(self._device) for name, tensor in named},
-        )
+        return unpack_state(request, header, tensors, device=self._device)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
-        """The pipeline would cut a longer prompt without a word."""
-        tokenizer = self.pipeline.tokenizer
-        chat = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}],
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=True,
-        )
-        given = len(tokenizer(chat).input_ids)
-        if given > allowed:
-            message = f"{param} has {given} tokens with its chat template; at most {allowed} are allowed"
-            raise BadRequest(message, param=param)
+        check_chat(text, self.pipeline.tokenizer, thinking=True, param=param, allowed=allowed)
 
     @property
     def _max_caption(self) -> int:

@@ -5,65 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
-from tokenizers.pre_tokenizers import ByteLevel
+from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
 from torch import nn
-from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3Model
+from transformers import Qwen3Config, Qwen3Model
 
-from epe.models.checkpoint import quiet_progress
+from epe.models.tiny_parts import chat_tokenizer, picture_vae, save
 
-_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_WORDS = (
-    "system user assistant a an the of on in at and with cat dog red green blue chair table city rain light"
-)
-# Roles, a generation prompt and the thinking switch: what the pipeline asks of a chat template.
-_CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
-    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}"
-    "{% endif %}"
-    "{% endif %}"
-)
 _TEXT_WIDTH = 32
 
 
 def make_tiny(directory: Path, *, seed: int = 0) -> None:
     """Write the checkpoint (about 5 MB) into `directory`; the same seed writes the same bytes."""
-    tokenizer = _tokenizer()
+    tokenizer = chat_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pipeline = ZImagePipeline(
             scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=False),
-            vae=_vae(),
+            vae=picture_vae(),
             text_encoder=_text_encoder(len(tokenizer)),
             tokenizer=tokenizer,
             transformer=_transformer(),
         )
-    with quiet_progress():
-        pipeline.save_pretrained(directory, safe_serialization=True)
-
-
-def _tokenizer() -> Qwen2Tokenizer:
-    symbols = [*_SPECIAL, *sorted(ByteLevel.alphabet())]
-    merges: list[tuple[str, str]] = []
-    for word in _WORDS.split():
-        for piece in (word, f"Ġ{word}"):
-            merges += [(piece[:end], piece[end]) for end in range(1, len(piece))]
-    merges = list(dict.fromkeys(merges))
-    symbols += dict.fromkeys(left + right for left, right in merges)
-    tokenizer = Qwen2Tokenizer(
-        vocab={symbol: index for index, symbol in enumerate(symbols)},
-        merges=merges,
-        unk_token=None,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=list(_SPECIAL[1:]),
-        model_max_length=4096,
-    )
-    tokenizer.chat_template = _CHAT_TEMPLATE
-    return tokenizer
+    save(pipeline, directory)
 
 
 def _text_encoder(num_symbols: int) -> Qwen3Model:
@@ -99,19 +62,3 @@ def _transformer() -> ZImageTransformer2DModel:
     nn.init.normal_(transformer.x_pad_token)
     nn.init.normal_(transformer.cap_pad_token)
     return transformer.eval()
-
-
-def _vae() -> AutoencoderKL:
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        block_out_channels=(16, 16, 32, 32),
-        layers_per_block=1,
-        latent_channels=16,
-        norm_num_groups=8,
-        sample_size=1024,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        scaling_factor=0.3611,
-        shift_factor=0.1159,
-    ).eval()

@@ -1,0 +1,176 @@
+"""FLUX.2-klein's tasks on diffusers' own components, with the bits of `Flux2KleinPipeline`: encode, step, decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, Flux2KleinPipeline
+from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
+
+from epe.errors import BadRequest
+from epe.families import family
+from epe.messages import Request, Split, StateHeader
+from epe.models.checkpoint import default_dtype, load_pipeline
+from epe.models.contract import State
+from epe.models.flux2_klein.plan import PLAN
+from epe.models.moving import pack_state, unpack_state
+from epe.models.pixels import picture_of
+from epe.models.prompts import check_chat
+from epe.models.schedule import at_step, linear_schedule
+from epe.parallel import SequenceSharding, max_team, predict_apart
+from epe.transport.exchange import Exchange
+
+LATENTS = "latents"
+# The guidance branches; the second, of the empty prompt, is there only with guidance.
+BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
+
+
+def load(
+    model_path: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    cfg_parallel_degree: int = 1,
+    attention_mode: str = "agkv",
+    ulysses_degree: int | None = None,
+) -> Flux2KleinAdapter:
+    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
+    if cfg_parallel_degree != 1:
+        raise ValueError(f"FLUX.2-klein has no cfg axis; cfg_parallel_degree is {cfg_parallel_degree}")
+    pipeline = load_pipeline(
+        Flux2KleinPipeline,
+        model_path,
+        family=family("flux2-klein"),
+        device=device,
+        dtype=dtype or default_dtype(device),
+    )
+    return Flux2KleinAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
+
+
+class Flux2KleinAdapter:
+    """FLUX.2-klein on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one tensor
+    (1, text rows, text width) for each guidance branch.
+    """
+
+    def __init__(self, pipeline: Flux2KleinPipeline, *, device: torch.device, team_limit: int | None) -> None:
+        self.family = family("flux2-klein")
+        self.pipeline = pipeline
+        self._device = device
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+
+    def encode(self, request: Request) -> State:
+        """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
+        guided = self._is_guided(request)
+        allowed = request.max_sequence_length
+        check_chat(request.prompt, self.pipeline.tokenizer, thinking=False, param="prompt", allowed=allowed)
+        with torch.no_grad():
+            branches = {
+                name: self.pipeline.encode_prompt(
+                    prompt=prompt, device=self._device, max_sequence_length=allowed
+                )[0]
+                for name, prompt in zip(BRANCHES, (request.prompt, "")[: 1 + guided], strict=False)
+            }
+        latents = self._noise(request, branches[BRANCHES[0]].dtype)
+        return State(request=request, step=0, tensors={LATENTS: latents, **branches})
+
+    def step(self, state: State, exchange: Exchange, split: Split) -> State:
+        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
+        request = state.request
+        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
+        timestep = scheduler.timesteps[state.step]
+        forward = partial(self._predict, state=state, timestep=timestep)
+        branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
+        with torch.inference_mode():
+            predictions = predict_apart(forward, branches, exchange=exchange, split=split)
+            velocity = _guide(predictions, scale=request.guidance_scale)
+        with torch.no_grad():
+            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
+        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+
+    def decode(self, state: State) -> np.ndarray:
+        """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
+        pipeline, vae, latents = self.pipeline, self.pipeline.vae, state.tensors[LATENTS]
+        with torch.inference_mode():
+            rows, columns = self._grid(state.request)
+            latents = pipeline._unpack_latents_with_ids(
+                latents, self._latent_ids(state.request), rows, columns
+            )
+            mean = vae.bn.running_mean.view(1, -1, 1, 1).to(latents.device, latents.dtype)
+            std = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)
+            latents = latents * std.to(latents.device, latents.dtype) + mean
+            decoded = vae.decode(pipeline._unpatchify_latents(latents), return_dict=False)[0]
+            return picture_of(decoded, pipeline.image_processor)
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        """The state as named tensors in host memory."""
+        return pack_state(state)
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
+        """The state on this rank's device, with the bits that were exported."""
+        return unpack_state(request, header, tensors, device=self._device)
+
+    def _is_guided(self, request: Request) -> bool:
+        """The pipeline would ignore guidance of a distilled checkpoint."""
+        guided = self.family.num_conditions(request.guidance_scale) == 2
+        if guided and self.pipeline.config.is_distilled:
+            scale = request.guidance_scale
+            message = f"guidance_scale {scale:g} has no effect: this checkpoint is distilled; leave it out"
+            raise BadRequest(message, param="guidance_scale")
+        return guided
+
+    def _grid(self, request: Request) -> tuple[int, int]:
+        """Rows and columns of picture tokens."""
+        return request.height // self.family.patch, request.width // self.family.patch
+
+    def _latent_ids(self, request: Request) -> torch.Tensor:
+        """Positions (1, picture rows, 4) of the latents' rows."""
+        shape_alone = torch.empty(1, 0, *self._grid(request))
+        return self.pipeline._prepare_latent_ids(shape_alone).to(self._device)
+
+    def _noise(self, request: Request, dtype: torch.dtype) -> torch.Tensor:
+        """Drawn on the CPU, so that a seed means the same picture on every device."""
+        latents, _ = self.pipeline.prepare_latents(
+            1,
+            self.pipeline.transformer.config.in_channels // 4,
+            request.height,
+            request.width,
+            dtype,
+            self._device,
+            torch.Generator("cpu").manual_seed(request.seed),
+        )
+        return latents
+
+    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
+        """A scheduler set for a request's steps; only copies of it take a step."""
+        mu = compute_empirical_mu(self.family.num_tokens(height=height, width=width), num_steps)
+        return linear_schedule(self.pipeline.scheduler, num_steps=num_steps, mu=mu, device=self._device)
+
+    def _predict(
+        self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """The velocity for one branch over the lane, in the shape of the latents."""
+        (embeds,) = branches
+        transformer, latents = self.pipeline.transformer, state.tensors[LATENTS]
+        with self._sharding.over(exchange):
+            (velocity,) = transformer(
+                hidden_states=latents.to(transformer.dtype),
+                timestep=timestep.expand(1).to(latents.dtype) / 1000,
+                encoder_hidden_states=embeds,
+                txt_ids=self.pipeline._prepare_text_ids(embeds).to(self._device),
+                img_ids=self._latent_ids(state.request),
+                return_dict=False,
+            )
+        return [velocity]
+
+
+def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
+    """Led away from the second branch (Ho and Salimans, 2022)."""
+    if len(predictions) == 1:
+        return predictions[0]
+    positive, negative = predictions
+    return negative + scale * (positive - negative)

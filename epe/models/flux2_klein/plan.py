@@ -1,0 +1,23 @@
+"""Where FLUX.2-klein is sharded: picture and text rows from the inputs on, each stream by its own bounds.
+
+Double blocks keep the streams apart but for attention, single blocks have them as one, text first.
+"""
+
+from epe.parallel import MODEL, InputSplit, JointAttention, OutputGather, ShardPlan
+
+TEXT, IMAGE = "text", "image"
+
+PLAN = ShardPlan(
+    splits=(
+        InputSplit(MODEL, "hidden_states", IMAGE),
+        InputSplit(MODEL, "img_ids", IMAGE),
+        InputSplit(MODEL, "encoder_hidden_states", TEXT),
+        InputSplit(MODEL, "txt_ids", TEXT),
+    ),
+    gathers=(OutputGather("proj_out", IMAGE),),
+    attention=(
+        JointAttention("transformer_blocks.*.attn", (TEXT, IMAGE)),
+        JointAttention("single_transformer_blocks.*.attn", (TEXT, IMAGE)),
+    ),
+    replicable=(TEXT,),
+)

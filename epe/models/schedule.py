@@ -1,0 +1,34 @@
+"""Flow-matching schedules: made once for a request's numbers, and never changed by a step of any request."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+
+from epe.models.contract import State
+
+
+def linear_schedule(
+    template: FlowMatchEulerDiscreteScheduler, *, num_steps: int, mu: float, device: torch.device
+) -> FlowMatchEulerDiscreteScheduler:
+    """A scheduler like `template` over sigmas from 1 to 1/`num_steps`, shifted by `mu` where it shifts by size."""
+    scheduler = type(template).from_config(template.config)
+    own_sigmas = scheduler.config.get("use_flow_sigmas", False)
+    sigmas = None if own_sigmas else np.linspace(1.0, 1 / num_steps, num_steps)
+    scheduler.set_timesteps(num_steps if own_sigmas else None, sigmas=sigmas, mu=mu, device=device)
+    return scheduler
+
+
+def at_step(schedule: FlowMatchEulerDiscreteScheduler, state: State) -> FlowMatchEulerDiscreteScheduler:
+    """A scheduler for the next step of `state` alone: its index is state that requests must not share.
+
+    Raises `ValueError` when all steps are done.
+    """
+    if state.step >= state.request.num_steps:
+        raise ValueError(f"request {state.request.id} has only {state.request.num_steps} steps")
+    scheduler = copy.copy(schedule)
+    scheduler.set_begin_index(state.step)
+    return scheduler

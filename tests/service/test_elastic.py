@@ -14,6 +14,10 @@ from tests.service.served import Reply, Served
 
 pytestmark = pytest.mark.world
 
+Layout = list[list[int]]
+
+# What the lanes do follows from costs as they were measured; a wave on a loaded machine may happen to need no change.
+MAX_WAVES = 3
 # Seconds after the first one, and what is asked for.
 ARRIVALS: list[tuple[float, dict[str, Any]]] = [
     (0.0, {"size": "512x512", "num_inference_steps": 20, "seed": 1}),
@@ -37,28 +41,41 @@ async def draw_over_time(service: Served) -> list[Reply]:
     return await asyncio.gather(*(later(delay_s, body) for delay_s, body in ARRIVALS))
 
 
-def widths(reply: Reply) -> set[int]:
-    return set(map(len, reply.lanes))
-
-
-def flat(lanes: list[list[int]]) -> list[int]:
-    return [rank for lane in lanes for rank in lane]
-
-
 async def test_ten_requests_share_the_ranks_in_changing_lanes_and_none_changes_a_pixel(
     service: Served, diffusers_draws: Drawn
 ) -> None:
-    await service.draw()  # the service is ready
+    alone = [(await service.draw(**body)).file for _, body in ARRIVALS]
+    expected = [diffusers_draws(**body) for _, body in ARRIVALS]
     mark = service.mark()
-    replies = await draw_over_time(service)
-    assert [reply.status for reply in replies] == [200] * len(ARRIVALS)
-    assert any(len(widths(reply)) > 1 for reply in replies), [reply.lanes for reply in replies]
-    layouts = [event["lanes"] for event in service.events("layout.changed", since=mark)]
-    assert any(len(set(map(len, lanes))) > 1 for lanes in layouts), "lanes of different width at once"
-    assert all(len(ranks) == len(set(ranks)) for ranks in map(flat, layouts)), "no rank in two lanes"
-    for (_, body), reply in zip(ARRIVALS, replies, strict=True):
-        assert (await service.draw(**body)).file == reply.file, "drawn alone it is the same file"
-        assert np.array_equal(reply.pixels, diffusers_draws(**body)), body
+    for _ in range(MAX_WAVES):
+        replies = await draw_over_time(service)
+        assert [reply.status for reply in replies] == [200] * len(ARRIVALS)
+        assert [reply.file for reply in replies] == alone
+        assert all(map(np.array_equal, (reply.pixels for reply in replies), expected))
+        if changed_width(replies) and differed_in_width(layouts(service, since=mark)):
+            break
+    assert changed_width(replies), [reply.lanes for reply in replies]
+    assert differed_in_width(layouts(service, since=mark))
+    for ranks in map(flat, layouts(service, since=mark)):
+        assert len(ranks) == len(set(ranks)), "a rank in two lanes"
+
+
+def changed_width(replies: list[Reply]) -> bool:
+    """Whether a request ran at two widths."""
+    return any(len(set(map(len, reply.lanes))) > 1 for reply in replies)
+
+
+def differed_in_width(layouts: list[Layout]) -> bool:
+    """Whether lanes of different width were at work at once."""
+    return any(len(set(map(len, lanes))) > 1 for lanes in layouts)
+
+
+def layouts(service: Served, *, since: int) -> list[Layout]:
+    return [event["lanes"] for event in service.events("layout.changed", since=since)]
+
+
+def flat(lanes: Layout) -> list[int]:
+    return [rank for lane in lanes for rank in lane]
 
 
 def test_each_rank_runs_its_leases_one_after_the_other_in_the_order_of_their_numbers(service: Served) -> None:

@@ -16,6 +16,9 @@ from epe.planning.sharing import Layout, options, share
 from epe.planning.view import Assignment, TrajectoryView, View
 from epe.planning.work import remaining_s, step_s
 
+# Work that will be late anyway runs as wide as this share of ideal speed-up allows.
+BRISK_EFFICIENCY = 0.7
+
 __all__ = ["Elastic", "ElasticSettings"]
 
 
@@ -42,15 +45,15 @@ class Elastic:
         filled = self._fill(view, dated)
         in_time = {job.trajectory.request_id for job, _ in filled.kept}
         starving = [trajectory for trajectory in starving if trajectory.request_id not in in_time]
-        for trajectory in starving[: max(1, len(view.ranks) // 8)]:
-            pool.give(trajectory, 1)
+        for trajectory in self._due(view, starving):
+            pool.give(trajectory, pool.brisk_width(trajectory))
         for job, option in filled.kept:
             pool.give(job.trajectory, 1 if job.trajectory.stage is not Stage.DENOISE else option.width)
         for trajectory, width in share(view, undated, pool.spare, settings=self.settings):
             pool.give(trajectory, width)
         pool.widen([job.trajectory for job, _ in filled.kept], floor=self.settings.efficiency_floor)
         for job in self._late_order(view, filled.given_up):
-            pool.give(job.trajectory, 1)
+            pool.give(job.trajectory, pool.brisk_width(job.trajectory))
         pool.widen([*(job.trajectory for job, _ in filled.kept), *undated, *starving], floor=0.0)
         considered = [*starving, *(job.trajectory for job, _ in filled.kept), *undated]
         considered += [job.trajectory for job in filled.given_up]
@@ -72,6 +75,12 @@ class Elastic:
         dated.sort(key=lambda t: (-t.priority, t.deadline_s, t.request_id))
         undated.sort(key=lambda t: (-t.priority, remaining_s(view.costs, t, 1), t.arrival_s, t.request_id))
         return starving[:limit], dated[:limit], undated[:limit]
+
+    def _due(self, view: View, starving: Sequence[TrajectoryView]) -> list[TrajectoryView]:
+        """The one that has starved longest, if it is its turn: the more there are, the longer each waits, so that
+        a backlog takes a bounded share of the world and does not turn everything into a queue by age."""
+        patience_s = self.settings.starvation_s * (1 + len(starving) / 4)
+        return [t for t in starving[:1] if t.unserved_s(view.now_s) > patience_s]
 
     def _fill(self, view: View, dated: Sequence[TrajectoryView]) -> Filled:
         num_ranks = len(view.ranks)
@@ -135,6 +144,17 @@ class _Pool:
             self.widths[trajectory.request_id] = possible[-1]
             self._given.append(trajectory)
             self.spare -= possible[-1]
+
+    def brisk_width(self, trajectory: TrajectoryView) -> int:
+        """For work that must not stand in the way: wide, so that its leases are short, but not wasteful."""
+        one_s = step_s(self.view.costs, trajectory.workload, 1)
+        possible = options(trajectory, self.settings, self.num_ranks)
+        worthy = [
+            width
+            for width in possible
+            if one_s >= BRISK_EFFICIENCY * width * step_s(self.view.costs, trajectory.workload, width)
+        ]
+        return worthy[-1] if worthy else possible[0]
 
     def widen(self, wanted: Sequence[TrajectoryView], *, floor: float) -> None:
         """Give what is left to those that run, whoever gains most by each rank first, while a wider lane keeps

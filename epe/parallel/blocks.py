@@ -33,7 +33,8 @@ def attend_to_all(
     """Attention of some of `num_rows` query rows to all keys; `has_last` if the last of all is among them.
 
     Query (batch, rows, heads, head dim). Repeated rows fill blocks up, so that a row is in a last block of a few
-    rows here exactly if it is in one among all rows; a last block of a few keys wants whole blocks of rows.
+    rows here exactly if it is in one among all rows; a last block of a few keys wants whole blocks of rows. Known
+    not to hold: keys that are other rows, one more than a multiple of 512 (text, which has at most 512).
     """
     if query.device.type != "cpu" or query.shape[1] == num_rows:
         return attend(query, keys, values)

@@ -34,6 +34,25 @@ def test_rows_have_the_bits_that_they_have_among_all_rows(num_parts: int) -> Non
             assert torch.equal(part, expected[:, start:end]), (num_rows, start, end)
 
 
+@pytest.mark.parametrize("num_keys", [3, 35, 226, 512])
+def test_rows_have_their_bits_also_over_keys_that_are_other_rows(num_keys: int) -> None:
+    torch.manual_seed(0)
+    keys, values = (torch.randn(1, num_keys, 3, 16) for _ in range(2))
+    for num_rows in (33, 105, 200, 771, 1026):
+        query = torch.randn(1, num_rows, 3, 16)
+        expected = _attend(query, keys, values)
+        for start, end in row_bounds(num_rows, 3):
+            part = attend_to_all(
+                _attend,
+                query[:, start:end],
+                keys,
+                values,
+                num_rows=num_rows,
+                has_last=end == num_rows,
+            )
+            assert torch.equal(part, expected[:, start:end]), (num_rows, start, end)
+
+
 def test_without_filling_a_short_block_has_other_bits() -> None:
     # The reason for all this; where it no longer holds, `epe.parallel.blocks` can go.
     torch.manual_seed(0)

@@ -32,3 +32,10 @@ def pipeline(tiny_wan: Path) -> WanPipeline:
 def adapters(tiny_wan: Path) -> list[WanAdapter]:
     """One adapter a rank."""
     return [load(tiny_wan, device=torch.device("cpu"), cfg_parallel_degree=2) for _ in range(max(WIDTHS))]
+
+
+@pytest.fixture(scope="session")
+def ulysses(tiny_wan: Path) -> list[WanAdapter]:
+    """One adapter a rank, which share their heads: three, so that a lane of two has uneven parts."""
+    cpu = torch.device("cpu")
+    return [load(tiny_wan, device=cpu, attention_mode="ulysses") for _ in range(max(WIDTHS))]

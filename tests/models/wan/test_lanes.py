@@ -24,6 +24,26 @@ def test_every_lane_gives_the_pipelines_bits(
     assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(adapters, request, split))
 
 
+@pytest.mark.parametrize("size", SIZES[:3], ids=str)
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_sharing_heads_gives_the_pipelines_bits(
+    size: tuple[int, int, int], split: Split, ulysses: list[WanAdapter], pipeline: WanPipeline
+) -> None:
+    request = of_size(size, num_steps=3)
+    expected = reference(pipeline, request, output_type="latent")
+    assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(ulysses, request, split))
+
+
+@pytest.mark.parametrize("length", [512, 226, 35])
+def test_text_of_any_length_gives_equal_bits_at_every_width(
+    length: int, adapters: list[WanAdapter], pipeline: WanPipeline
+) -> None:
+    request = make_request(max_sequence_length=length, num_steps=2)
+    expected = reference(pipeline, request, output_type="latent")
+    for split in (Split(cp=2), Split(cp=3)):
+        assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(adapters, request, split))
+
+
 @pytest.mark.parametrize("width", [2, 3, 4])
 def test_without_guidance_every_width_gives_the_pipelines_bits(
     width: int, adapters: list[WanAdapter], pipeline: WanPipeline

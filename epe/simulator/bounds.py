@@ -1,0 +1,203 @@
+"""How many deadlines could be met at all: a bound that no policy, however clairvoyant, can pass.
+
+Fluid relaxation: between two breakpoints a request may spend any time at any width, steps may be cut, ranks are
+interchangeable, moving is free; only the ranks' time and the fact that a request is in one place at a time count.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from epe.messages import Stage
+from epe.planning.costs import CostTable
+from epe.planning.work import cost_key
+from epe.simulator.arrivals import Arrival
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
+# What rounding may take from a window.
+_SLACK_S = 1e-7
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """At most this share of the requests can be in time; `kind` says what was computed."""
+
+    slo_attainment: float | None
+    kind: str
+
+
+class _Window(Struct, frozen=True, kw_only=True):
+    """When a request's steps can run so that it is in time, and what they take; seconds.
+
+    `other` is the least number of rank-seconds that its encode and decode take between arrival and deadline.
+    """
+
+    begin_s: float
+    end_s: float
+    arrival_s: float
+    deadline_s: float
+    num_steps: int
+    step_s: tuple[tuple[int, float], ...]
+    other: float
+
+    @property
+    def hopeless(self) -> bool:
+        fastest = min(seconds for _, seconds in self.step_s)
+        return self.end_s - self.begin_s < self.num_steps * fastest
+
+
+def has_solver() -> bool:
+    """Whether scipy is installed."""
+    return find_spec("scipy") is not None
+
+
+def fluid_bound(
+    arrivals: Sequence[Arrival],
+    costs: CostTable,
+    *,
+    world_size: int,
+    finish_s: float = 0.0,
+    time_limit_s: float = 60.0,
+    block: int = 200,
+) -> Bound:
+    """The dual bound of a mixed-integer programme (HiGHS) on the share of requests in time.
+
+    More than `block` requests are cut into blocks in order of arrival, each with the world to itself; that only
+    relaxes the programme, so their sum is a bound too. `time_limit_s` is for all blocks together.
+    """
+    if not has_solver():
+        return Bound(
+            slo_attainment=None, kind="not computed: scipy is not installed (pip install 'epe[simulate]')"
+        )
+    order = sorted(arrivals, key=lambda arrival: arrival.arrival_s)
+    windows = [_window(a, costs, world_size, finish_s) for a in order if a.deadline_s is not None]
+    hopeful = [window for window in windows if not window.hopeless]
+    blocks = [hopeful[first : first + block] for first in range(0, len(hopeful), block)]
+    met, optimal = float(len(arrivals) - len(windows)), True
+    for each in blocks:
+        count, proven = _solve(each, world_size, time_limit_s / len(blocks))
+        met, optimal = met + count, optimal and proven
+    solved = "optimum" if optimal else f"dual bound after {time_limit_s:g} s"
+    parts = f" in {len(blocks)} blocks" if len(blocks) > 1 else ""
+    return Bound(slo_attainment=met / len(arrivals), kind=f"fluid MILP{parts}, {solved}")
+
+
+def _window(arrival: Arrival, costs: CostTable, world_size: int, finish_s: float) -> _Window:
+    def by_width(stage: Stage) -> list[tuple[int, float]]:
+        keys = ((width, cost_key(arrival.workload, stage, width)) for width in range(1, world_size + 1))
+        return [(width, costs.measured[key]) for width, key in keys if key in costs.measured]
+
+    encode, decode = by_width(Stage.ENCODE), by_width(Stage.DECODE)
+    assert arrival.deadline_s is not None
+    deadline_s = arrival.deadline_s - finish_s + _SLACK_S
+    return _Window(
+        begin_s=arrival.arrival_s + min(seconds for _, seconds in encode),
+        end_s=deadline_s - min(seconds for _, seconds in decode),
+        arrival_s=arrival.arrival_s,
+        deadline_s=deadline_s,
+        num_steps=arrival.request.num_steps,
+        step_s=tuple(by_width(Stage.DENOISE)),
+        other=sum(min(width * seconds for width, seconds in stage) for stage in (encode, decode)),
+    )
+
+
+class _Rows:
+    """The rows of a sparse matrix as they are written: each is at most `limits[row]`."""
+
+    def __init__(self) -> None:
+        self.limits: list[float] = []
+        self.rows: list[int] = []
+        self.columns: list[int] = []
+        self.values: list[float] = []
+
+    def add(self, entries: list[tuple[int, float]], *, at_most: float) -> None:
+        row = len(self.limits)
+        self.limits.append(at_most)
+        for column, value in entries:
+            self.rows.append(row)
+            self.columns.append(column)
+            self.values.append(value)
+
+
+def _solve(windows: list[_Window], world_size: int, time_limit_s: float) -> tuple[int, bool]:
+    """The largest number of these windows that can be met, or a bound on it, and whether it was proven."""
+    rows, num_columns, lengths = _programme(windows, world_size)
+    result = _milp(rows, num_columns, lengths, num_binary=len(windows), time_limit_s=time_limit_s)
+    if result.mip_dual_bound is None:
+        return len(windows), False
+    return min(len(windows), int(-result.mip_dual_bound + 1e-6)), result.status == 0
+
+
+def _programme(windows: list[_Window], world_size: int) -> tuple[_Rows, int, list[float]]:
+    """Rows, number of columns and their upper limits. The first columns say which windows are met, the next are
+    seconds at a width in an interval, and rank-seconds of encode and decode in an interval."""
+    edges = sorted({edge for window in windows for edge in (window.begin_s, window.end_s)})
+    intervals = list(pairwise(edges))
+    limits: list[float] = [1.0] * len(windows)
+    used: list[list[tuple[int, float]]] = [[] for _ in intervals]
+    rows = _Rows()
+    for number, window in enumerate(windows):
+        done: list[tuple[int, float]] = [(number, float(window.num_steps))]
+        around: list[tuple[int, float]] = [(number, window.other)]
+        for place, (begin_s, end_s) in enumerate(intervals):
+            if end_s <= window.arrival_s or begin_s >= window.deadline_s:
+                continue
+            around.append((len(limits), -1.0))
+            used[place].append((len(limits), 1.0))
+            limits.append(world_size * (end_s - begin_s))
+            if window.begin_s <= begin_s and end_s <= window.end_s:
+                first = len(limits)
+                for column, (width, seconds) in enumerate(window.step_s, start=first):
+                    done.append((column, -1.0 / seconds))
+                    used[place].append((column, float(width)))
+                    limits.append(end_s - begin_s)
+                once = [(column, 1.0) for column in range(first, len(limits))]
+                rows.add(once, at_most=end_s - begin_s)
+        rows.add(done, at_most=0.0)
+        if len(around) > 1:
+            rows.add(around, at_most=0.0)
+    for entries, (begin_s, end_s) in zip(used, intervals, strict=True):
+        rows.add(entries, at_most=world_size * (end_s - begin_s))
+    return rows, len(limits), limits
+
+
+def _milp(
+    rows: _Rows, num_columns: int, limits: list[float], *, num_binary: int, time_limit_s: float
+) -> OptimizeResult:
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_matrix
+
+    matrix: Any = csr_matrix((rows.values, (rows.rows, rows.columns)), shape=(len(rows.limits), num_columns))
+    binary = np.arange(num_columns) < num_binary
+    with _quiet():
+        return milp(
+            np.where(binary, -1.0, 0.0),
+            integrality=binary.astype(int),
+            bounds=Bounds(0.0, limits),
+            constraints=LinearConstraint(matrix, -np.inf, rows.limits),
+            options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """HiGHS writes a line of its own to the process's standard output now and then, whatever its options say."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

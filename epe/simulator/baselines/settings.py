@@ -17,9 +17,11 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
     `widths` are the lane widths that the cost table knows. `tuned` holds the fixed width of each class, by the
     name that `class_of` gives it, found on other seeds; a class that is not named gets the widest width of at
     least `min_efficiency`. A lease has as many steps as fit into `pulse_s`, at least `pulse_steps`; a round lasts
-    `round_steps` median steps. With `hold` a request that lacks ranks keeps idle ones until the others are free;
-    with `late_last` requests that can no longer be in time stand behind all others, in the policies that order
-    by deadline and say so.
+    `round_steps` median steps; `max_layouts` bounds the search of the pulses.
+
+    With `hold` a request that lacks ranks keeps idle ones until the others are free. With `late_last` requests that
+    can no longer be in time stand behind all others, where the order is by deadline. With `ahead` ranks whose lease
+    is about to end are given away too, as EPE's own policies do it.
     """
 
     world_size: int
@@ -32,6 +34,8 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
     starvation_s: float = 30.0
     hold: bool = True
     late_last: bool = False
+    ahead: bool = True
+    max_layouts: int = 256
 
     def __post_init__(self) -> None:
         wrong = [each for each in (*self.widths, *self.tuned.values()) if not 1 <= each <= self.world_size]
@@ -44,12 +48,12 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
         """An empty plan on the idle ranks of a view."""
         widths = tuple(sorted({*self.widths, *self.tuned.values()}))
         speeds = Speeds(view.costs, widths=widths, world=len(view.ranks))
-        return Draft(view, speeds, pulse_s=self.pulse_s, pulse_steps=self.pulse_steps)
+        return Draft(view, speeds, pulse_s=self.pulse_s, pulse_steps=self.pulse_steps, ahead=self.ahead)
 
     def fixed_width(self, workload: Workload, speed: Speed) -> int:
         """The width that requests of this class always have."""
         tuned = self.tuned.get(class_of(workload))
-        if tuned is not None and tuned in speed.step_s:
+        if tuned is not None and tuned in speed.widths:
             return tuned
         return max(width for width in speed.ladder if speed.efficiency(width) >= self.min_efficiency)
 

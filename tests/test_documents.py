@@ -40,7 +40,7 @@ def test_the_readmes_table_of_families_is_what_the_command_prints(
     printed = [tuple(re.split(r"\s{2,}", line)) for line in capsys.readouterr().out.splitlines()]
     rows = (line.strip("|").split("|") for line in readme.read_text().splitlines() if line.startswith("|"))
     written = [tuple(cell.strip(" `") for cell in row) for row in rows if not row[0].startswith("---")]
-    assert written == printed
+    assert written == printed, "copy what `epe models list` prints into the table"
 
 
 @pytest.mark.parametrize("language", ["bash", "python", "yaml"])

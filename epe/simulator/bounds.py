@@ -36,23 +36,19 @@ class Bound(Struct, frozen=True, kw_only=True):
 
 
 class _Window(Struct, frozen=True, kw_only=True):
-    """When a request's steps can run so that it is in time, and what they take; seconds.
+    """What a request needs to be in time; seconds. Its steps may take `steps_s` at most: the rest of the time
+    between arrival and deadline goes to encode and decode, which take `other` rank-seconds at least."""
 
-    `other` is the least number of rank-seconds that its encode and decode take between arrival and deadline.
-    """
-
-    begin_s: float
-    end_s: float
     arrival_s: float
     deadline_s: float
+    steps_s: float
     num_steps: int
     step_s: tuple[tuple[int, float], ...]
     other: float
 
     @property
     def hopeless(self) -> bool:
-        fastest = min(seconds for _, seconds in self.step_s)
-        return self.end_s - self.begin_s < self.num_steps * fastest
+        return self.steps_s < self.num_steps * min(seconds for _, seconds in self.step_s)
 
 
 def has_solver() -> bool:
@@ -99,11 +95,11 @@ def _window(arrival: Arrival, costs: CostTable, world_size: int, finish_s: float
     encode, decode = by_width(Stage.ENCODE), by_width(Stage.DECODE)
     assert arrival.deadline_s is not None
     deadline_s = arrival.deadline_s - finish_s + _SLACK_S
+    stages_s = sum(min(seconds for _, seconds in stage) for stage in (encode, decode))
     return _Window(
-        begin_s=arrival.arrival_s + min(seconds for _, seconds in encode),
-        end_s=deadline_s - min(seconds for _, seconds in decode),
         arrival_s=arrival.arrival_s,
         deadline_s=deadline_s,
+        steps_s=deadline_s - arrival.arrival_s - stages_s,
         num_steps=arrival.request.num_steps,
         step_s=tuple(by_width(Stage.DENOISE)),
         other=sum(min(width * seconds for width, seconds in stage) for stage in (encode, decode)),
@@ -130,60 +126,66 @@ class _Rows:
 
 def _solve(windows: list[_Window], world_size: int, time_limit_s: float) -> tuple[int, bool]:
     """The largest number of these windows that can be met, or a bound on it, and whether it was proven."""
-    rows, num_columns, lengths = _programme(windows, world_size)
-    result = _milp(rows, num_columns, lengths, num_binary=len(windows), time_limit_s=time_limit_s)
+    programme = _Programme(windows, world_size)
+    result = _milp(programme, num_binary=len(windows), time_limit_s=time_limit_s)
     if result.mip_dual_bound is None:
         return len(windows), False
     return min(len(windows), int(-result.mip_dual_bound + 1e-6)), result.status == 0
 
 
-def _programme(windows: list[_Window], world_size: int) -> tuple[_Rows, int, list[float]]:
-    """Rows, number of columns and their upper limits. The first columns say which windows are met, the next are
-    seconds at a width in an interval, and rank-seconds of encode and decode in an interval."""
-    edges = sorted({edge for window in windows for edge in (window.begin_s, window.end_s)})
-    intervals = list(pairwise(edges))
-    limits: list[float] = [1.0] * len(windows)
-    used: list[list[tuple[int, float]]] = [[] for _ in intervals]
-    rows = _Rows()
-    for number, window in enumerate(windows):
+class _Programme:
+    """Rows and columns. The first columns say which windows are met; the others are seconds at a width in an
+    interval, and rank-seconds of encode and decode in an interval. `limits` are the upper limits of the columns."""
+
+    def __init__(self, windows: list[_Window], world_size: int) -> None:
+        edges = sorted({edge for window in windows for edge in (window.arrival_s, window.deadline_s)})
+        self.intervals = list(pairwise(edges))
+        self.world_size = world_size
+        self.rows = _Rows()
+        self.limits: list[float] = [1.0] * len(windows)
+        self.used: list[list[tuple[int, float]]] = [[] for _ in self.intervals]
+        for number, window in enumerate(windows):
+            self._add(number, window)
+        for entries, (begin_s, end_s) in zip(self.used, self.intervals, strict=True):
+            self.rows.add(entries, at_most=world_size * (end_s - begin_s))
+
+    def _add(self, number: int, window: _Window) -> None:
+        """A window is met if all steps are done, in the time that is left for them, and both other stages."""
         done: list[tuple[int, float]] = [(number, float(window.num_steps))]
-        around: list[tuple[int, float]] = [(number, window.other)]
-        for place, (begin_s, end_s) in enumerate(intervals):
+        spent: list[tuple[int, float]] = [(number, -window.steps_s)]
+        others: list[tuple[int, float]] = [(number, window.other)]
+        for place, (begin_s, end_s) in enumerate(self.intervals):
             if end_s <= window.arrival_s or begin_s >= window.deadline_s:
                 continue
-            around.append((len(limits), -1.0))
-            used[place].append((len(limits), 1.0))
-            limits.append(world_size * (end_s - begin_s))
-            if window.begin_s <= begin_s and end_s <= window.end_s:
-                first = len(limits)
-                for column, (width, seconds) in enumerate(window.step_s, start=first):
-                    done.append((column, -1.0 / seconds))
-                    used[place].append((column, float(width)))
-                    limits.append(end_s - begin_s)
-                once = [(column, 1.0) for column in range(first, len(limits))]
-                rows.add(once, at_most=end_s - begin_s)
-        rows.add(done, at_most=0.0)
-        if len(around) > 1:
-            rows.add(around, at_most=0.0)
-    for entries, (begin_s, end_s) in zip(used, intervals, strict=True):
-        rows.add(entries, at_most=world_size * (end_s - begin_s))
-    return rows, len(limits), limits
+            others.append((self._column(place, 1.0, self.world_size * (end_s - begin_s)), -1.0))
+            columns = [self._column(place, width, end_s - begin_s) for width, _ in window.step_s]
+            self.rows.add([(column, 1.0) for column in columns], at_most=end_s - begin_s)
+            for column, (_, seconds) in zip(columns, window.step_s, strict=True):
+                done.append((column, -1.0 / seconds))
+                spent.append((column, 1.0))
+        for row in (done, spent, others):
+            self.rows.add(row, at_most=0.0)
+
+    def _column(self, place: int, ranks: float, limit: float) -> int:
+        """A new column that takes `ranks` ranks of an interval."""
+        self.used[place].append((len(self.limits), ranks))
+        self.limits.append(limit)
+        return len(self.limits) - 1
 
 
-def _milp(
-    rows: _Rows, num_columns: int, limits: list[float], *, num_binary: int, time_limit_s: float
-) -> OptimizeResult:
+def _milp(programme: _Programme, *, num_binary: int, time_limit_s: float) -> OptimizeResult:
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix
 
+    rows, num_columns = programme.rows, len(programme.limits)
     matrix: Any = csr_matrix((rows.values, (rows.rows, rows.columns)), shape=(len(rows.limits), num_columns))
     binary = np.arange(num_columns) < num_binary
     with _quiet():
         return milp(
             np.where(binary, -1.0, 0.0),
             integrality=binary.astype(int),
-            bounds=Bounds(0.0, limits),
+            bounds=Bounds(0.0, programme.limits),
             constraints=LinearConstraint(matrix, -np.inf, rows.limits),
             options={"time_limit": time_limit_s, "mip_rel_gap": 1e-3},
         )

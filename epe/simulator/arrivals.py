@@ -20,7 +20,6 @@ class Arrival(Struct, frozen=True, kw_only=True):
     request: Request
     workload: Workload
     size: str
-    client_id: str = ""
     single_s: float
     best_s: float
 
@@ -53,6 +52,7 @@ def request_of(
     conditions: int,
     deadline_s: float | None,
     priority: int = 0,
+    client_id: str = "",
     expire: bool = False,
 ) -> Request:
     """A request that is never drawn."""
@@ -66,6 +66,7 @@ def request_of(
         guidance_scale=5.0 if conditions == 2 else 0.0,
         seed=0,
         priority=priority,
+        client_id=client_id,
         deadline_s=deadline_s,
         on_deadline="expire" if expire else "continue",
         output_format=OutputFormat.RAW,

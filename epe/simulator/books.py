@@ -135,7 +135,7 @@ class Books:
             Record(
                 request_id=name,
                 size=arrival.size,
-                client_id=arrival.client_id,
+                client_id=arrival.request.client_id,
                 end="finished" if trajectory.ending is None else "expired",
                 arrival_s=arrival.arrival_s,
                 started_s=trajectory.started_s,

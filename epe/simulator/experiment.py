@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from epe.planning.trace_line import TraceLine
 from epe.simulator.arrivals import Arrival
 from epe.simulator.bounds import Bound, fluid_bound
 from epe.simulator.costs import CostSet
@@ -25,7 +26,7 @@ from epe.simulator.metrics import (
 )
 from epe.simulator.outcome import Outcome
 from epe.simulator.policies import policy_of
-from epe.simulator.traces import TraceLine, trace_arrivals
+from epe.simulator.traces import trace_arrivals
 from epe.simulator.workloads import WorkloadSpec, generate, load_of, rescaled
 
 

@@ -1,6 +1,6 @@
 """Traces: one JSON object a line, one line a request, in order of arrival (docs/trace-format.md).
 
-The running service writes the same form as the simulator reads.
+The lines are those of `epe.planning.trace_line`, which the service writes.
 """
 
 from __future__ import annotations
@@ -8,37 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
 
 from epe.errors import BadSetting
 from epe.families import family
 from epe.geometry import nearest_multiples
 from epe.planning.costs import CostTable, Workload
+from epe.planning.trace_line import TraceLine
 from epe.simulator.arrivals import Arrival, best_s, hashed_id, request_of, single_s
 from epe.simulator.costs import CostSet, Size
-
-Count = Annotated[int, Meta(ge=1)]
-
-
-class TraceLine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One line. `deadline_s` is seconds after arrival; `conditions` is 2 with guidance; `batch` requests arrive
-    together; `model` may be left out where the cost set has one."""
-
-    arrival_s: Annotated[float, Meta(ge=0)]
-    height: Count
-    width: Count
-    frames: Count = 1
-    steps: Count
-    conditions: Annotated[int, Meta(ge=1, le=2)] | None = None
-    model: str = ""
-    deadline_s: Annotated[float, Meta(gt=0)] | None = None
-    on_deadline: Literal["continue", "expire"] = "continue"
-    priority: int = 0
-    client_id: str = ""
-    batch: Count = 1
 
 
 def read_trace(path: str) -> tuple[TraceLine, ...]:
@@ -51,11 +30,6 @@ def read_trace(path: str) -> tuple[TraceLine, ...]:
     if not lines:
         raise BadSetting("holds no request", path=path)
     return lines
-
-
-def encode_line(line: TraceLine) -> bytes:
-    """One line of a trace, with its end; fields that have their default are left out."""
-    return msgspec.json.encode(line) + b"\n"
 
 
 def trace_arrivals(
@@ -160,11 +134,11 @@ def _arrival(line: TraceLine, size: Size, costs: CostTable, name: str) -> Arriva
             conditions=size.conditions,
             deadline_s=line.deadline_s,
             priority=line.priority,
+            client_id=line.client_id,
             expire=line.on_deadline == "expire",
         ),
         workload=workload,
         size=size.name,
-        client_id=line.client_id,
         single_s=single_s(costs, workload, num_steps=line.steps),
         best_s=best_s(costs, workload, num_steps=line.steps),
     )

@@ -153,11 +153,11 @@ def _arrival(
             num_steps=size.num_steps,
             conditions=size.conditions,
             deadline_s=spec.deadlines.of(mix, index, best_s=best_s),
+            client_id=client_id,
             expire=spec.deadlines.expire,
         ),
         workload=size.workload,
         size=size.name,
-        client_id=client_id,
         single_s=mix.single_s[index],
         best_s=best_s,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from epe.errors import BadSetting
+from epe.planning.trace_line import TraceLine, encode_line, line_of
 from epe.simulator.published import PUBLISHED
-from epe.simulator.traces import TraceLine, encode_line, read_trace, trace_arrivals
+from epe.simulator.traces import read_trace, trace_arrivals
 
 QWEN, FOUR = PUBLISHED["qwen-h20"](), PUBLISHED["four-models"]()
 GOOD = {"arrival_s": 1.5, "height": 512, "width": 512, "steps": 20}
@@ -29,6 +31,14 @@ def test_a_trace_is_read_as_it_was_written(tmp_path):
     path.write_bytes(b"".join(encode_line(line) for line in lines))
     assert read_trace(str(path)) == lines
     assert path.read_text().splitlines()[0].count(":") == 7  # defaults are left out
+
+
+def test_what_a_service_records_is_what_the_simulator_replays(tmp_path):
+    path = written(tmp_path, {**GOOD, "deadline_s": 9, "client_id": "me", "priority": 1})
+    (first,) = trace_arrivals(read_trace(path), QWEN, path=path, world_size=4)
+    assert (line_of(first.request, arrival_s=1.5, conditions=1),) == tuple(
+        msgspec.structs.replace(line, conditions=1) for line in read_trace(path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,5 +108,5 @@ def test_a_trace_becomes_requests_with_their_deadlines_and_classes(tmp_path):
     assert [a.size for a in arrivals] == ["512x512"] * 3 + ["1024x512"]
     assert [a.deadline_s for a in arrivals] == [10.5] * 3 + [None]
     assert len({a.request.id for a in arrivals}) == 4
-    assert arrivals[3].client_id == "c"
+    assert arrivals[3].request.client_id == "c"
     assert arrivals[0].single_s == pytest.approx(0.055 + 20 * 0.155 + 0.520 * 1024 / 6889)

@@ -181,7 +181,9 @@ def test_absolute_deadlines_are_given_by_class():
 
 
 def test_a_few_clients_send_most_requests():
-    clients = Counter(a.client_id for a in generate(spec(num_requests=3000), QWEN, world_size=4, seed=1))
+    clients = Counter(
+        a.request.client_id for a in generate(spec(num_requests=3000), QWEN, world_size=4, seed=1)
+    )
     top = sum(count for _, count in clients.most_common(len(clients) // 10))
     assert 0.35 < top / 3000 < 0.65
 

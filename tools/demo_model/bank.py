@@ -6,11 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import Qwen2TokenizerFast
 
 from demo_model.captions import UNKNOWN_SHARE, describe, lengthened, with_unknown_words
 from demo_model.renderer import render
@@ -132,7 +134,7 @@ class ExampleSource:
 
 def _captions(scene: Scene, rng: Random) -> list[list[int]]:
     captions = [_fitting(lambda: _short(scene, rng), 0, CAPTION_LENGTHS[0]) for _ in range(SHORT_CAPTIONS)]
-    for low, high in zip(CAPTION_LENGTHS, CAPTION_LENGTHS[1:], strict=False):
+    for low, high in pairwise(CAPTION_LENGTHS):
         captions.append(_fitting(lambda high=high: _long(scene, rng, high), low, high))
     return captions
 
@@ -155,5 +157,5 @@ def _fitting(make: Callable[[], str], low: int, high: int) -> list[int]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer():  # noqa: ANN202 (the class is transformers' alias)
+def _tokenizer() -> Qwen2TokenizerFast:
     return build_tokenizer()

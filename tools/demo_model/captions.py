@@ -25,11 +25,64 @@ PLURALS = {
 }
 OPENINGS = ("a picture of", "a photo of", "an image of", "a drawing of", "draw", "there is")
 MIDDLE_WORDS = ("in the middle", "in the center")
-UNSEEN_WORDS = tuple(
-    "beautiful shiny old wooden dragon cat dog house tree flower robot very please make show me something nice "
-    "metal glass bright dark sunny night city river mountain person sitting flying standing under above beside "
-    "realistic cartoon style detailed high quality masterpiece 4k photograph oil painting by artist for my "
-    "friend without his her some any many people car book lamp chair window door garden sky sea".split()
+UNSEEN_WORDS = (
+    *(
+        "beautiful",
+        "shiny",
+        "old",
+        "wooden",
+        "dragon",
+        "cat",
+        "dog",
+        "house",
+        "tree",
+        "flower",
+        "robot",
+        "very",
+    ),
+    *(
+        "please",
+        "make",
+        "show",
+        "me",
+        "something",
+        "nice",
+        "metal",
+        "glass",
+        "bright",
+        "dark",
+        "sunny",
+        "night",
+    ),
+    *("city", "river", "mountain", "person", "sitting", "flying", "standing", "under", "above", "beside"),
+    *(
+        "realistic",
+        "cartoon",
+        "style",
+        "detailed",
+        "high",
+        "quality",
+        "masterpiece",
+        "4k",
+        "photograph",
+        "oil",
+    ),
+    *(
+        "painting",
+        "by",
+        "artist",
+        "for",
+        "my",
+        "friend",
+        "without",
+        "his",
+        "her",
+        "some",
+        "any",
+        "many",
+        "people",
+    ),
+    *("car", "book", "lamp", "chair", "window", "door", "garden", "sky", "sea"),
 )
 UNKNOWN_SHARE = 0.10
 

@@ -95,10 +95,11 @@ def seen_scenes(rng: Random, num: int, *, side: int, split: str) -> list[tuple[S
 
 def _foreground(picture: Tensor) -> Tensor:
     """What is neither background nor its shadow, (H, W)."""
-    edge = max(1, round(0.03 * picture.shape[2]))
-    estimates = [picture[:, :, :edge], picture[:, :, -edge:], picture]
-    # Of three estimates of a row's background at most one is spoilt: a thing at one edge, or two wide things.
-    rows = torch.stack([part.median(2).values for part in estimates]).median(0).values[:, :, None]
+    width = picture.shape[2]
+    strip, middle = max(1, round(0.03 * width)), width // 2
+    strips = [picture[:, :, :strip], picture[:, :, -strip:], picture[:, :, middle - strip : middle + strip]]
+    # A thing in a row spoils at most one of three estimates of its background.
+    rows = torch.stack([part.median(2).values for part in strips]).median(0).values[:, :, None]
     differs = (picture - rows).abs().amax(0) > CONTRAST
     darkening = (picture * rows).sum(0) / (rows * rows).sum(0).clamp(min=1e-4)
     residual = (picture - darkening * rows).abs().amax(0)

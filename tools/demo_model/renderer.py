@@ -203,7 +203,7 @@ def _cube(view: View) -> Iterator[Layer]:
     half, tall = 0.86, 1.15
     angles = [view.turn - math.pi / 2 + k * math.pi / 2 for k in range(4)]
     base = [(half * torch.cos(a), TILT * half * (torch.sin(a) + 1.0)) for a in angles]
-    near, right, far, left = base
+    near, right, _, left = base
     top = [(u, v + tall) for u, v in base]
     for one, other, angle in ((near, right, angles[0]), (left, near, angles[3])):
         face = [one, other, (other[0], other[1] + tall), (one[0], one[1] + tall)]

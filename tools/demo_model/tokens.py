@@ -60,7 +60,11 @@ def token_lists(tokenizer: Qwen2TokenizerFast, captions: Sequence[str]) -> list[
     # The template is applied by hand: a template engine is a hundred times slower than the tokenizer,
     # and a test holds this line against `prompts_of`.
     prompts = [f"{START}user\n {caption.lower()}{END}\n{START}assistant\n" for caption in captions]
-    return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(prompts)]
+    backend = tokenizer.backend_tokenizer
+    # What the pipeline asked for at its last call stays set there.
+    backend.no_padding()
+    backend.no_truncation()
+    return [encoding.ids for encoding in backend.encode_batch(prompts)]
 
 
 def padded(tokens: Sequence[Sequence[int]], *, length: int) -> tuple[Tensor, Tensor]:

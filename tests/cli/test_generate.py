@@ -126,12 +126,13 @@ def test_a_wrong_flag_is_one_sentence(base, flags, words):
         ("--tensor-parallel-degree 0", "--tensor-parallel-degree", "0 is not 1 or more"),
         ("--parallel-vae", "--parallel-vae", "not yet available"),
         ("--vae-parallel-halo -1", "--vae-parallel-halo", "-1 is not 0 or more"),
-        ("--cp-method ulysses", "--cp-method", "not yet available"),
+        ("--ulysses-degree 2", "--ulysses-degree", "the method is agkv by default"),
+        ("--cp-method ulysses --ulysses-degree 0", "--ulysses-degree", "0 is not 1 or more"),
         ("--cp-backend fast", "--cp-backend", "NVLink peers and symmetric memory"),
         ("--agkv-transport fast", "--agkv-transport", "NVLink peers and symmetric memory"),
         ("--ulysses-transport nccl", "--ulysses-transport", "the method is agkv by default"),
         ("--cp-method agkv --attention-mode ulysses", "--attention-mode", "--cp-method agkv"),
-        ("--model flux1", "--model", "'flux1' is not yet available"),
+        ("--model minimax-h3", "--model", "'minimax-h3' is not yet available"),
         ("--model zimag", "--model", "did you mean zimage?"),
         ("--output x.gif", "--output", "does not end in one of .png, .jpg, .jpeg, .webp"),
         ("--output x", "--output", "does not end in"),
@@ -228,6 +229,22 @@ def test_pictures_have_no_flags_of_videos(base):
     for flag in ("--fps", "--video-codec"):
         with pytest.raises(BadInput, match=f"{flag} is not known"):
             build_options([*base, flag, "1"], env=NO_ENV)
+
+
+def test_the_help_of_a_family_without_negative_prompts_shows_no_flag_for_one(capsys):
+    with pytest.raises(SystemExit):
+        run(["generate", "--model", "flux1", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Draw one picture with FLUX.1" in text
+    assert "--guidance-scale" in text
+    assert "how closely to follow the prompt (default 3.5)" in text
+    assert "--negative-prompt" not in text
+    assert "--cfg-parallel" not in text
+
+
+def test_ulysses_and_its_degree_reach_the_options(base):
+    options = build_options([*base, "--cp-method", "ulysses", "--ulysses-degree", "2"], env=NO_ENV)
+    assert (options.transport.method, options.transport.ulysses_degree) == ("ulysses", 2)
 
 
 def test_the_help_of_another_family_shows_other_flags(capsys):

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from epe.config.checks import POLICIES
 from epe.config.load import build_stage, load_stage
 from epe.errors import BadSetting
+from epe.families import FAMILIES
 
 NO_ENV: dict[str, str] = {}
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("stage-*.yaml"))
 
 
 def refusal(settings, *, env=NO_ENV) -> BadSetting:
@@ -184,8 +187,6 @@ def test_a_key_of_videos_is_an_error_for_a_family_that_draws_pictures(stage_with
         ("parallelism.vae.degree", 2),
         ("parallelism.scheduler.max_batch", 2),
         ("parallelism.scheduler.balanced_k", False),
-        ("parallelism.scheduler.policy", "slo"),
-        ("parallelism.cp.attention_mode", "ulysses"),
         ("numerics", "fast"),
         ("terminal", False),
         ("record_timeline", True),
@@ -218,6 +219,31 @@ def test_a_transport_of_the_other_method_is_an_error(stage_with):
 def test_a_degree_of_the_other_method_is_an_error(stage_with):
     with pytest.raises(BadSetting, match="attention_mode is agkv"):
         stage_with("parallelism.cp.ulysses_degree", 2)
+
+
+def test_ulysses_may_have_a_degree_up_to_the_world(settings):
+    cp = settings["parallelism"]["cp"]
+    cp.update(attention_mode="ulysses", ulysses_degree=4)
+    assert build_stage(settings, env=NO_ENV).parallelism.cp.ulysses_degree == 4
+    cp["ulysses_degree"] = 5
+    error = refusal(settings)
+    assert (error.path, "5 is more than the world of 4" in str(error)) == (
+        "parallelism.cp.ulysses_degree",
+        True,
+    )
+
+
+def test_the_transport_in_force_stands_at_the_method_in_use(settings):
+    settings["parallelism"]["cp"]["attention_mode"] = "ulysses"
+    env = {"EPE_AGKV_TRANSPORT": "auto", "EPE_ULYSSES_TRANSPORT": "nccl"}
+    cp = build_stage(settings, env=env).parallelism.cp
+    assert (cp.ulysses_transport, cp.agkv_transport) == ("nccl", "auto")
+
+
+def test_flux_has_no_axis_of_its_own(settings):
+    settings["factory"] = "flux1"
+    settings["parallelism"]["model"] = {"cfg_parallel_degree": 2}
+    assert "flux1 has no such axis" in str(refusal(settings))
 
 
 def test_the_environment_is_below_the_file(stage_with, settings):
@@ -258,7 +284,7 @@ def test_widths_out_of_order_or_too_wide_are_errors(stage_with, widths, words):
         stage_with("parallelism.scheduler.allowed_lane_widths", widths)
 
 
-@pytest.mark.parametrize("policy", ["elastic", "static_cp", "static_dp", "my.policies.Nightly"])
+@pytest.mark.parametrize("policy", [*POLICIES, "my.policies.Nightly"])
 def test_a_policy_is_built_in_or_a_dotted_path(stage_with, policy):
     assert stage_with("parallelism.scheduler.policy", policy).parallelism.scheduler.policy == policy
 
@@ -355,12 +381,13 @@ def test_a_file_is_read_from_disk(settings, tmp_path):
     assert load_stage(file, env=NO_ENV) == build_stage(settings, env=NO_ENV)
 
 
-def test_the_example_in_the_repository_loads(checkpoint, monkeypatch):
-    example = Path(__file__).parents[2] / "examples" / "stage-zimage.yaml"
-    target = checkpoint.parent / "outputs" / "tiny-zimage"
-    target.parent.mkdir()
-    checkpoint.rename(target)
-    monkeypatch.chdir(target.parent.parent)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_in_the_repository_load(example, tmp_path, monkeypatch):
+    given = yaml.safe_load(example.read_text())
+    target = tmp_path / given["factory_args"]["model_path"]
+    target.mkdir(parents=True)
+    (target / "model_index.json").write_text(f'{{"_class_name": "{FAMILIES[given["factory"]].pipeline}"}}')
+    monkeypatch.chdir(tmp_path)
     stage = load_stage(example, env=NO_ENV)
     assert stage.parallelism.scheduler.allowed_lane_widths == (1, 2, 4)
     assert stage.unused == ()

@@ -37,7 +37,6 @@ def test_zero_is_a_value_and_not_a_gap():
         ZIMAGE, prompt="a", seed=0, guidance_scale=0.0, priority=0, output_compression=0
     )
     assert (request.seed, request.guidance_scale, request.output_compression) == (0, 0.0, 0)
-    assert request.num_conditions == 1
 
 
 def test_the_stage_defaults_go_before_the_family_defaults():
@@ -94,7 +93,7 @@ def test_a_negative_prompt_without_guidance_is_not_silently_ignored():
 
 
 def test_an_empty_negative_prompt_without_guidance_is_right():
-    assert resolve_request(ZIMAGE, prompt="a", negative_prompt="", guidance_scale=0.0).num_conditions == 1
+    assert resolve_request(ZIMAGE, prompt="a", negative_prompt="", guidance_scale=0.0).negative_prompt == ""
 
 
 @pytest.mark.parametrize(("frames", "near"), [(16, "13 and 17"), (0, "nearest is 1")])
@@ -121,13 +120,14 @@ def test_a_video_is_an_mp4_of_16_frames_a_second_unless_asked_otherwise():
     [
         ("wan", "output_format", OutputFormat.PNG, "png holds a picture; wan draws a video: mp4, webm"),
         ("zimage", "output_format", OutputFormat.MP4, "mp4 holds a video; zimage draws a picture: png, jpeg"),
+        ("qwen-image", "num_steps", 1, "1 is not from 2 to 1000"),
         ("wan", "fps", 0, "0 is not from 1 to 240"),
         ("zimage", "fps", 16, "has no effect; zimage draws pictures"),
         ("wan", "height", 35, "35 is not from 64 to 4096"),
         ("wan", "width", 851, "851 is not a multiple of 16; nearest are 848 and 864"),
     ],
 )
-def test_a_file_that_could_not_be_written_is_refused_up_front(name, field, value, words):
+def test_what_could_not_be_drawn_or_written_is_refused_up_front(name, field, value, words):
     with pytest.raises(BadRequest, match=f"^{field} {words}") as caught:
         resolve_request(FAMILIES[name], prompt="a", **{field: value})
     assert caught.value.param == field
@@ -139,8 +139,21 @@ def test_every_family_accepts_its_own_defaults(name):
 
 
 def test_built_in_guidance_cannot_be_changed():
-    with pytest.raises(BadRequest, match="built into flux2-klein"):
-        resolve_request(FAMILIES["flux2-klein"], prompt="a", guidance_scale=3.0)
+    with pytest.raises(BadRequest, match="built into minimax-h3"):
+        resolve_request(FAMILIES["minimax-h3"], prompt="a", guidance_scale=3.0)
+
+
+@pytest.mark.parametrize("name", ["flux1", "flux2-klein", "minimax-h3"])
+def test_a_family_without_negative_prompts_refuses_one_and_takes_an_empty_one(name):
+    with pytest.raises(BadRequest, match=r"negative_prompt is not used by .*; leave it out") as caught:
+        resolve_request(FAMILIES[name], prompt="a", negative_prompt="blurry")
+    assert caught.value.param == "negative_prompt"
+    assert resolve_request(FAMILIES[name], prompt="a", negative_prompt="").negative_prompt == ""
+
+
+def test_guidance_that_makes_no_second_branch_leaves_a_negative_prompt_without_effect():
+    with pytest.raises(BadRequest, match="give a guidance scale above 1"):
+        resolve_request(FAMILIES["wan"], prompt="a", negative_prompt="blurry", guidance_scale=1.0)
 
 
 @given(

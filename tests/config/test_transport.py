@@ -7,16 +7,23 @@ import pytest
 from epe.config.transport import Given, Transport, resolve_transport
 from epe.errors import BadSetting
 
-FLAGS = ("--cp-method", "--attention-mode", "--cp-backend", "--agkv-transport", "--ulysses-transport")
+FLAGS = (
+    "--cp-method",
+    "--attention-mode",
+    "--cp-backend",
+    "--agkv-transport",
+    "--ulysses-transport",
+    "--ulysses-degree",
+)
 
 
 def resolve(env: dict[str, str] | None = None, **values: str) -> Transport:
     """With flags given as cp_method="agkv" and so on."""
-    method, mode, backend, agkv, ulysses = (
+    method, mode, backend, agkv, ulysses, degree = (
         Given(flag, values.get(flag.strip("-").replace("-", "_"))) for flag in FLAGS
     )
     return resolve_transport(
-        methods=(method, mode), backend=backend, agkv=agkv, ulysses=ulysses, env=env or {}
+        methods=(method, mode), backend=backend, agkv=agkv, ulysses=ulysses, degree=degree, env=env or {}
     )
 
 
@@ -60,10 +67,27 @@ def test_flags_that_contradict_each_other_are_both_named(flags, names):
 
 
 @pytest.mark.parametrize("flag", ["cp_method", "attention_mode"])
-def test_ulysses_is_known_and_not_yet_available(flag):
-    with pytest.raises(BadSetting, match="ulysses method is not yet available") as caught:
-        resolve(**{flag: "ulysses"})
-    assert caught.value.path == f"--{flag.replace('_', '-')}"
+def test_ulysses_is_chosen_by_the_new_and_the_old_flag(flag):
+    assert resolve(**{flag: "ulysses"}) == Transport(method="ulysses")
+    assert resolve(**{flag: "ulysses", "ulysses_transport": "nccl"}).backend == "nccl"
+
+
+def test_ulysses_may_have_a_degree():
+    assert resolve(cp_method="ulysses", ulysses_degree="2") == Transport(method="ulysses", ulysses_degree=2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"ulysses_degree": "2"}, "the method is agkv by default"),
+        ({"cp_method": "agkv", "ulysses_degree": "2"}, "the method is agkv .by --cp-method"),
+        ({"cp_method": "ulysses", "ulysses_degree": "0"}, "0 is not 1 or more"),
+    ],
+)
+def test_a_degree_that_does_not_fit_is_named(flags, words):
+    with pytest.raises(BadSetting, match=words) as caught:
+        resolve(**flags)
+    assert caught.value.path == "--ulysses-degree"
 
 
 @pytest.mark.parametrize("flag", ["cp_backend", "agkv_transport"])

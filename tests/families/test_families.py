@@ -84,11 +84,31 @@ def test_the_tokens_of_a_size_are_counted(name, height, width, num_frames, num_t
     assert FAMILIES[name].num_tokens(height=height, width=width, num_frames=num_frames) == num_tokens
 
 
+@pytest.mark.parametrize(
+    ("name", "guidance_scale", "num_conditions"),
+    [
+        ("zimage", 0.0, 1),
+        ("zimage", 0.5, 2),
+        ("flux1", 3.5, 1),
+        ("flux2-klein", 1.0, 1),
+        ("flux2-klein", 1.5, 2),
+        ("qwen-image", 4.0, 2),
+        ("wan", 1.0, 1),
+        ("wan", 6.0, 2),
+        ("minimax-h3", 0.0, 1),
+    ],
+)
+def test_a_family_says_what_guidance_makes_a_second_branch(name, guidance_scale, num_conditions):
+    assert FAMILIES[name].num_conditions(guidance_scale) == num_conditions
+
+
 def test_the_bytes_that_migrate_are_counted():
     assert FAMILIES["zimage"].state_bytes(height=1024, width=1024) == 4 * 16 * 128 * 128
+    assert FAMILIES["flux1"].state_bytes(height=1024, width=1024) == 2**20 + 4 * 2**20
     assert FAMILIES["llada-image"].state_bytes(height=1024, width=1024) == 2 * 2**20
-    # The latents, two predictions and the last sample, in fp32.
-    assert FAMILIES["wan"].state_bytes(height=480, width=832, num_frames=17) == 4 * 4 * 16 * 5 * 60 * 104
+    # The latents, two predictions and the last sample, in fp32, and a prompt.
+    latents = 4 * 16 * 5 * 60 * 104
+    assert FAMILIES["wan"].state_bytes(height=480, width=832, num_frames=17) == 4 * latents + 4 * 2**20
 
 
 @given(

@@ -9,6 +9,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from epe.families import FAMILIES
 from epe.messages import Lane, Request, Split, StateHeader
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
@@ -18,12 +19,18 @@ from tests.world import RankContext
 Turn = tuple[tuple[int, ...], Split, int]
 
 
-def draw(context: RankContext, checkpoint: str, request: Request, turns: list[Turn]) -> np.ndarray | None:
+def draw(
+    context: RankContext,
+    checkpoint: str,
+    request: Request,
+    turns: list[Turn],
+    attention_mode: str = "agkv",
+) -> np.ndarray | None:
     """The latents after all turns, on the ranks of the last lane; the folder's name is that of the family.
 
     Each lane resumes from what the head of the lane before it exported: nothing else survives a turn.
     """
-    adapter = _adapter(context, Path(checkpoint))
+    adapter = _adapter(context, Path(checkpoint), attention_mode)
     groups = context.groups()
     latents = None
     for number, (ranks, split, num_steps) in enumerate(turns):
@@ -40,11 +47,15 @@ def draw(context: RankContext, checkpoint: str, request: Request, turns: list[Tu
     return latents
 
 
-def _adapter(context: RankContext, checkpoint: Path) -> Adapter:
-    key = f"adapter of {checkpoint}"
+def _adapter(context: RankContext, checkpoint: Path, attention_mode: str) -> Adapter:
+    key = f"adapter of {checkpoint} with {attention_mode}"
     if key not in context.kept:
         context.kept[key] = load_adapter(
-            checkpoint.name, checkpoint, device=torch.device("cpu"), cfg_parallel_degree=2
+            checkpoint.name,
+            checkpoint,
+            device=torch.device("cpu"),
+            cfg_parallel_degree=2 if FAMILIES[checkpoint.name].owns("cfg") else 1,
+            attention_mode=attention_mode,
         )
     adapter: Adapter = context.kept[key]
     return adapter

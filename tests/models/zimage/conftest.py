@@ -29,3 +29,11 @@ def together(tiny_zimage: Path) -> list[ZImageAdapter]:
 def apart(tiny_zimage: Path) -> list[ZImageAdapter]:
     """One adapter a rank; each guidance branch alone."""
     return [load(tiny_zimage, device=torch.device("cpu"), cfg_parallel_degree=2) for _ in range(max(WIDTHS))]
+
+
+@pytest.fixture(scope="session")
+def by_heads(tiny_zimage: Path) -> list[ZImageAdapter]:
+    """One adapter a rank; guidance branches as one batch, and heads shared by the ranks of a lane."""
+    return [
+        load(tiny_zimage, device=torch.device("cpu"), attention_mode="ulysses") for _ in range(max(WIDTHS))
+    ]

@@ -36,6 +36,17 @@ def test_branches_together_give_the_pipelines_bits_at_every_width(
 
 
 @pytest.mark.parametrize("size", SIZES[:3])
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_ranks_that_share_heads_give_the_pipelines_bits_at_every_width(
+    size: tuple[int, int], width: int, by_heads: list[ZImageAdapter], pipeline: ZImagePipeline
+) -> None:
+    # Three heads: uneven on two ranks, one each on three, two teams of two on four.
+    request = make_request(height=size[0], width=size[1], num_steps=2)
+    expected = reference(pipeline, request, output_type="latent")
+    assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(by_heads, request, Split(cp=width)))
+
+
+@pytest.mark.parametrize("size", SIZES[:3])
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_branches_apart_give_equal_bits_at_every_width(
     size: tuple[int, int], split: Split, apart: list[ZImageAdapter]

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from epe.errors import BadRequest, NonFinite
+from epe.messages import Split, StateHeader
+from epe.models.catalog import load_adapter
+from epe.models.contract import Adapter
+from epe.transport.exchange import SoloExchange
+from tests.models.flux.drawing import CPU, SIZES, Subject
+from tests.models.trajectories import advance, same, solo, taking_turns
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_latents_and_pixels_are_those_of_the_pipeline(size: tuple[int, int], subject: Subject) -> None:
+    request = subject.request(height=size[0], width=size[1])
+    state = solo(subject.adapter, request)
+    assert torch.equal(state.tensors["latents"], subject.latents(request))
+    pixels = subject.adapter.decode(state)
+    assert (pixels.shape, pixels.dtype) == ((1, *size, 3), np.uint8)
+    assert np.array_equal(pixels[0], subject.picture(request))
+
+
+@pytest.mark.parametrize("num_steps", [1, 4, 7])
+@pytest.mark.parametrize("guidance_scale", [0.0, 1.0, 7.5])
+def test_any_steps_and_guidance_are_those_of_the_pipeline(
+    num_steps: int, guidance_scale: float, subject: Subject
+) -> None:
+    request = subject.request(
+        height=64, width=96, num_steps=num_steps, guidance_scale=guidance_scale, max_sequence_length=48
+    )
+    assert torch.equal(solo(subject.adapter, request).tensors["latents"], subject.latents(request))
+
+
+def test_a_second_branch_is_encoded_only_where_guidance_makes_one(subject: Subject) -> None:
+    names = {
+        scale: set(subject.adapter.encode(subject.request(guidance_scale=scale)).tensors)
+        for scale in (1.0, 3.5)
+    }
+    own = {"latents", "prompt_embeds"} | ({"pooled_prompt_embeds"} if subject.name == "flux1" else set())
+    assert names[1.0] == own
+    assert names[3.5] == own | (set() if subject.name == "flux1" else {"negative_prompt_embeds"})
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompt": "a dog"}, {"guidance_scale": 5.0}, {"seed": 12}, {"num_steps": 4}], ids=str
+)
+def test_every_field_of_a_request_changes_the_picture(change: dict[str, Any], subject: Subject) -> None:
+    plain, changed = (
+        subject.adapter.decode(solo(subject.adapter, subject.request(**fields))) for fields in ({}, change)
+    )
+    assert not np.array_equal(plain, changed)
+    assert plain.std() > 5
+
+
+def test_eight_requests_that_take_turns_do_not_see_each_other(subject: Subject) -> None:
+    requests = [
+        subject.request(
+            id=str(n), num_steps=1 + n % 4, seed=n, height=64 + 16 * n, width=64, max_sequence_length=40 + n
+        )
+        for n in range(8)
+    ]
+    together = taking_turns(subject.adapter, requests)
+    assert all(same(state, solo(subject.adapter, state.request)) for state in together)
+
+
+@pytest.mark.parametrize("boundary", range(4))
+def test_a_state_goes_over_the_wire_and_on_elsewhere_at_every_boundary(
+    boundary: int, subject: Subject
+) -> None:
+    here, there = subject.adapters("agkv")[:2]
+    request = subject.request()
+    state = advance(here, here.encode(request), SoloExchange(), Split(), num_steps=boundary)
+    header, tensors = here.export_state(state)
+    arrived = msgspec.msgpack.decode(msgspec.msgpack.encode(header), type=StateHeader)
+    moved = there.import_state(request, arrived, tensors)
+    assert same(moved, state)
+    left = request.num_steps - boundary
+    assert same(advance(there, moved, SoloExchange(), Split(), num_steps=left), solo(here, request))
+
+
+def test_the_state_of_another_request_is_not_imported(subject: Subject) -> None:
+    parcel = subject.adapter.export_state(subject.adapter.encode(subject.request(id="a")))
+    with pytest.raises(ValueError, match="state of request a"):
+        subject.adapter.import_state(subject.request(id="b"), *parcel)
+
+
+def test_a_step_leaves_the_state_that_it_was_given_and_none_follows_the_last(subject: Subject) -> None:
+    state = subject.adapter.encode(subject.request(num_steps=1))
+    before = state.tensors["latents"].clone()
+    after = advance(subject.adapter, state, SoloExchange(), Split())
+    assert torch.equal(state.tensors["latents"], before)
+    assert not any(tensor.is_inference() for tensor in after.tensors.values())
+    with pytest.raises(ValueError, match="has only 1 steps"):
+        subject.adapter.step(after, SoloExchange(), Split())
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_counts(subject: Subject) -> None:
+    with pytest.raises(BadRequest, match=r"^prompt has \d+ tokens.*; at most 150 are allowed$") as caught:
+        subject.adapter.encode(subject.request(prompt="cat " * 200))
+    assert caught.value.param == "prompt"
+
+
+def test_a_prompt_of_just_the_allowed_length_is_drawn_whole(subject: Subject) -> None:
+    with pytest.raises(BadRequest) as caught:
+        subject.adapter.encode(subject.request(max_sequence_length=1))
+    num_tokens = int(str(caught.value).split()[2])
+    request = subject.request(max_sequence_length=num_tokens, height=64, width=64)
+    assert torch.equal(solo(subject.adapter, request).tensors["latents"], subject.latents(request))
+    with pytest.raises(BadRequest, match=f"at most {num_tokens - 1} are allowed"):
+        subject.adapter.encode(subject.request(max_sequence_length=num_tokens - 1))
+
+
+def test_guidance_that_a_checkpoint_does_not_take_is_refused(subject: Subject, tmp_path: Path) -> None:
+    adapter = _without_guidance(subject, tmp_path / subject.name)
+    with pytest.raises(BadRequest, match=r"guidance_scale 7\.5 has no effect: this checkpoint") as caught:
+        adapter.encode(subject.request(guidance_scale=7.5))
+    assert caught.value.param == "guidance_scale"
+    for accepted in (0.0, adapter.family.defaults.guidance_scale):
+        assert solo(adapter, subject.request(guidance_scale=accepted, num_steps=1)).step == 1
+
+
+def _without_guidance(subject: Subject, directory: Path) -> Adapter:
+    """The checkpoint of a distilled model: FLUX.1-schnell, FLUX.2-klein."""
+    shutil.copytree(subject.checkpoint, directory)
+    file, key, value = {
+        "flux1": ("transformer/config.json", "guidance_embeds", False),
+        "flux2-klein": ("model_index.json", "is_distilled", True),
+    }[subject.name]
+    config = json.loads((directory / file).read_text())
+    (directory / file).write_text(json.dumps(config | {key: value}))
+    return load_adapter(subject.name, directory, device=CPU)
+
+
+def test_a_lane_is_not_split_by_guidance(subject: Subject) -> None:
+    with pytest.raises(ValueError, match="cfg_parallel_degree is 2"):
+        load_adapter(subject.name, subject.checkpoint, device=CPU, cfg_parallel_degree=2)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_picture_that_is_not_finite_is_never_returned(bad: float, subject: Subject) -> None:
+    state = subject.adapter.encode(subject.request(height=64, width=64))
+    latents = state.tensors["latents"].clone()
+    latents[0, 3, 1] = bad
+    with pytest.raises(NonFinite, match="decoded picture"):
+        subject.adapter.decode(replace(state, tensors={**state.tensors, "latents": latents}))

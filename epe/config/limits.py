@@ -28,7 +28,7 @@ def problem_with_side(family: Family, side: int) -> str | None:
 
 
 def problem_with_steps(family: Family, num_steps: int) -> str | None:
-    return _outside(num_steps, 1, family.max_steps)
+    return _outside(num_steps, family.min_steps, family.max_steps)
 
 
 def problem_with_frames(family: Family, num_frames: int) -> str | None:

@@ -83,6 +83,7 @@ class Family(Struct, frozen=True, kw_only=True):
     migratable: bool = True
     min_side: int = 64
     max_side: int = 4096
+    min_steps: int = 1
     max_steps: int = 1000
     max_text_tokens: int = 512
     max_frames: int = 1

@@ -58,13 +58,17 @@ QWEN_IMAGE = Family(
     title="Qwen-Image",
     makes="picture",
     pipeline="QwenImagePipeline",
-    available=False,
-    planned_axes=("cfg", "cp"),
+    available=True,
+    axes=("cfg", "cp"),
     side_multiple=16,
     patch=16,
+    # Its schedule ends at a given sigma; stretched over one step it divides by nothing.
+    min_steps=2,
     guidance="true_cfg_scale",
     branches_above=1.0,
     max_text_tokens=1024,
+    # 512 tokens of 3584 values in bfloat16.
+    text_bytes=2 * 512 * 3584,
     # The reference's four steps are kept as its default; a real picture wants about 50.
     defaults=Defaults(height=512, width=512, num_steps=4, guidance_scale=4.0, seed=7, negative_prompt=" "),
 )

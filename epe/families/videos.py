@@ -20,6 +20,8 @@ WAN = Family(
     max_frames=4093,
     # UniPC of order 2 keeps two predictions and the last sample.
     num_histories=3,
+    # 512 tokens of 4096 values in bfloat16.
+    text_bytes=2 * 512 * 4096,
     # The reference's four steps are kept as its default; a real video wants about 50.
     defaults=Defaults(height=480, width=832, num_frames=17, num_steps=4, guidance_scale=6.0, seed=42),
 )

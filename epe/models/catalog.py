@@ -16,6 +16,7 @@ _ROOMS = {
     "zimage": "epe.models.zimage",
     "flux1": "epe.models.flux1",
     "flux2-klein": "epe.models.flux2_klein",
+    "qwen-image": "epe.models.qwen_image",
     "wan": "epe.models.wan",
 }
 

@@ -1,10 +1,11 @@
-"""Decoded pictures as the bytes that files are made of."""
+"""Decoded pictures and videos as the bytes that files are made of."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from diffusers.image_processor import VaeImageProcessor
+from diffusers.video_processor import VideoProcessor
 
 from epe.messages import Stage
 from epe.models.finite import require_finite
@@ -13,7 +14,16 @@ from epe.models.finite import require_finite
 def picture_of(decoded: torch.Tensor, processor: VaeImageProcessor) -> np.ndarray:
     """uint8, (1, height, width, 3), from what a VAE gives, (1, 3, height, width). Raises `NonFinite`."""
     require_finite(decoded, name="the decoded picture", stage=Stage.DECODE)
-    picture = processor.postprocess(decoded, output_type="pt")
-    # Rounded as the PIL path does, but on the device: a quarter of the bytes crosses to the host.
-    pixels = picture.permute(0, 2, 3, 1).float().mul(255).round().to(torch.uint8)
+    return _bytes(processor.postprocess(decoded, output_type="pt"))
+
+
+def video_of(decoded: torch.Tensor, processor: VideoProcessor) -> np.ndarray:
+    """uint8, (frames, height, width, 3), from what a VAE gives, (1, 3, frames, height, width). Raises `NonFinite`."""
+    require_finite(decoded, name="the decoded video", stage=Stage.DECODE)
+    return _bytes(processor.postprocess_video(decoded, output_type="pt")[0])
+
+
+def _bytes(pictures: torch.Tensor) -> np.ndarray:
+    """Rounded as the PIL path does, but on the device: a quarter of the bytes crosses to the host."""
+    pixels = pictures.permute(0, 2, 3, 1).float().mul(255).round().to(torch.uint8)
     return pixels.contiguous().cpu().numpy()

@@ -11,13 +11,15 @@ import torch
 from diffusers import UniPCMultistepScheduler, WanPipeline
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
-from epe.errors import BadRequest, BadSetting
+from epe.errors import BadSetting
 from epe.families import family
 from epe.messages import Request, Split, StateHeader
-from epe.models.causal_vae import decode_frames, to_pixels
-from epe.models.checkpoint import load_pipeline
+from epe.models.causal_vae import decode_frames
+from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
 from epe.models.moving import pack_state, unpack_state
+from epe.models.pixels import video_of
+from epe.models.prompts import check_tokens
 from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
 from epe.models.wan.plan import PLAN
 from epe.parallel import SequenceSharding, max_team, predict_apart
@@ -42,14 +44,12 @@ def load(
     The VAE always works in float32, as diffusers' own examples have it. `cfg_parallel_degree` needs no second
     form here: the pipeline runs each guidance branch alone, and so does this adapter with either value.
     """
-    if dtype is None:
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pipeline = load_pipeline(
         WanPipeline,
         model_path,
         family=family("wan"),
         device=device,
-        dtype={"default": dtype, "vae": torch.float32},
+        dtype={"default": dtype or default_dtype(device), "vae": torch.float32},
     )
     _check(pipeline, model_path)
     return WanAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
@@ -116,7 +116,7 @@ class WanAdapter:
         """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
         with torch.inference_mode():
             video = decode_frames(self.pipeline.vae, state.tensors[LATENTS])
-            return to_pixels(self.pipeline.video_processor.postprocess_video(video, output_type="pt")[0])
+            return video_of(video, self.pipeline.video_processor)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         """The state, the scheduler's history included, in host memory."""
@@ -127,10 +127,8 @@ class WanAdapter:
         return unpack_state(request, header, tensors, device=self._device)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
-        """The pipeline would cut a longer prompt without a word."""
-        given = len(self.pipeline.tokenizer(prompt_clean(text)).input_ids)
-        if given > allowed:
-            raise BadRequest(f"{param} has {given} tokens; at most {allowed} are allowed", param=param)
+        num_tokens = len(self.pipeline.tokenizer(prompt_clean(text)).input_ids)
+        check_tokens(num_tokens, param=param, allowed=allowed)
 
     def _noise(self, request: Request) -> torch.Tensor:
         """Drawn on the CPU, so that a seed means the same video on every device."""

@@ -149,7 +149,7 @@ def test_a_video_that_is_not_finite_is_never_returned(adapters: list[WanAdapter]
     state = solo(adapters[0], make_request())
     latents = state.tensors["latents"].clone()
     latents[0, 3, 0, 1, 1] = float("nan")
-    with pytest.raises(NonFinite, match="decoded frames") as caught:
+    with pytest.raises(NonFinite, match="decoded video") as caught:
         adapters[0].decode(replace(state, tensors={**state.tensors, "latents": latents}))
     assert caught.value.stage == "decode"
 

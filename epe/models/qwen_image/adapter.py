@@ -1,0 +1,180 @@
+"""Qwen-Image's tasks on diffusers' own components, with the bits of `QwenImagePipeline`: encode, step, decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
+from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
+
+from epe.errors import BadSetting
+from epe.families import family
+from epe.messages import Request, Split, StateHeader
+from epe.models.causal_vae import decode_frames
+from epe.models.checkpoint import default_dtype, load_pipeline
+from epe.models.contract import State
+from epe.models.moving import pack_state, unpack_state
+from epe.models.pixels import picture_of
+from epe.models.prompts import check_tokens
+from epe.models.qwen_image.plan import PLAN
+from epe.models.schedule import at_step, linear_schedule
+from epe.parallel import SequenceSharding, max_team, predict_apart
+from epe.transport.exchange import Exchange
+
+LATENTS = "latents"
+# The guidance branches; the second is there only with guidance.
+BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
+
+
+def load(
+    model_path: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    cfg_parallel_degree: int = 1,
+    attention_mode: str = "agkv",
+    ulysses_degree: int | None = None,
+) -> QwenImageAdapter:
+    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere.
+
+    `cfg_parallel_degree` needs no second form here: the pipeline runs each guidance branch alone, and so does
+    this adapter with either value.
+    """
+    pipeline = load_pipeline(
+        QwenImagePipeline,
+        model_path,
+        family=family("qwen-image"),
+        device=device,
+        dtype=dtype or default_dtype(device),
+    )
+    if pipeline.transformer.config.guidance_embeds:
+        raise BadSetting(
+            f"{model_path} takes the guidance scale as an input; only Qwen-Image with true guidance is available"
+        )
+    return QwenImageAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
+
+
+class QwenImageAdapter:
+    """Qwen-Image on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one
+    tensor (1, text rows, text width) for each guidance branch, without padding and so without a mask.
+    """
+
+    def __init__(self, pipeline: QwenImagePipeline, *, device: torch.device, team_limit: int | None) -> None:
+        self.family = family("qwen-image")
+        self.pipeline = pipeline
+        self._device = device
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+
+    def encode(self, request: Request) -> State:
+        """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
+        guided = self.family.num_conditions(request.guidance_scale) == 2
+        texts = {"prompt": request.prompt, **({"negative_prompt": request.negative_prompt} if guided else {})}
+        for param, text in texts.items():
+            self._check_length(text, param=param, allowed=request.max_sequence_length)
+        with torch.no_grad():
+            branches = {f"{param}_embeds": self._embeds(text) for param, text in texts.items()}
+        latents = self._noise(request, branches[BRANCHES[0]].dtype)
+        return State(request=request, step=0, tensors={LATENTS: latents, **branches})
+
+    def step(self, state: State, exchange: Exchange, split: Split) -> State:
+        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
+        request = state.request
+        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
+        timestep = scheduler.timesteps[state.step]
+        forward = partial(self._predict, state=state, timestep=timestep)
+        branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
+        with torch.inference_mode():
+            predictions = predict_apart(forward, branches, exchange=exchange, split=split)
+            velocity = _guide(predictions, scale=request.guidance_scale)
+        with torch.no_grad():
+            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
+        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+
+    def decode(self, state: State) -> np.ndarray:
+        """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
+        pipeline, request = self.pipeline, state.request
+        with torch.inference_mode():
+            latents = pipeline._unpack_latents(
+                state.tensors[LATENTS], request.height, request.width, pipeline.vae_scale_factor
+            )
+            # The VAE is one of videos; a picture is a video of one frame.
+            return picture_of(decode_frames(pipeline.vae, latents)[:, :, 0], pipeline.image_processor)
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        """The state as named tensors in host memory."""
+        return pack_state(state)
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
+        """The state on this rank's device, with the bits that were exported."""
+        return unpack_state(request, header, tensors, device=self._device)
+
+    def _check_length(self, text: str, *, param: str, allowed: int) -> None:
+        """Counted as the pipeline does: with the end of the template, without its beginning."""
+        prompt = self.pipeline.prompt_template_encode.format(text)
+        num_tokens = len(self.pipeline.tokenizer(prompt).input_ids)
+        num_tokens -= self.pipeline.prompt_template_encode_start_idx
+        check_tokens(num_tokens, param=param, allowed=allowed, counted="tokens with the end of its template")
+
+    def _embeds(self, text: str) -> torch.Tensor:
+        """(1, text rows, text width). A prompt alone has no padding, so there is no mask."""
+        embeds, mask = self.pipeline.encode_prompt(
+            prompt=text, device=self._device, max_sequence_length=self.family.max_text_tokens
+        )
+        if mask is not None:
+            raise ValueError("the prompt was padded, and its mask would be lost")
+        return embeds
+
+    def _noise(self, request: Request, dtype: torch.dtype) -> torch.Tensor:
+        """Drawn on the CPU, so that a seed means the same picture on every device."""
+        return self.pipeline.prepare_latents(
+            1,
+            self.pipeline.transformer.config.in_channels // 4,
+            request.height,
+            request.width,
+            dtype,
+            self._device,
+            torch.Generator("cpu").manual_seed(request.seed),
+        )
+
+    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
+        """A scheduler set for a request's steps; only copies of it take a step."""
+        template = self.pipeline.scheduler
+        mu = calculate_shift(
+            self.family.num_tokens(height=height, width=width),
+            template.config.get("base_image_seq_len", 256),
+            template.config.get("max_image_seq_len", 4096),
+            template.config.get("base_shift", 0.5),
+            template.config.get("max_shift", 1.15),
+        )
+        return linear_schedule(template, num_steps=num_steps, mu=mu, device=self._device)
+
+    def _predict(
+        self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """The prediction of one branch over the lane, in the shape of the latents."""
+        (embeds,) = branches
+        latents, patch = state.tensors[LATENTS], self.family.patch
+        with self._sharding.over(exchange):
+            (prediction,) = self.pipeline.transformer(
+                hidden_states=latents,
+                timestep=timestep.expand(1).to(latents.dtype) / 1000,
+                encoder_hidden_states=embeds,
+                img_shapes=[[(1, state.request.height // patch, state.request.width // patch)]],
+                return_dict=False,
+            )
+        return [prediction]
+
+
+def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
+    """Led away from the second branch (Ho and Salimans, 2022), each row brought back to its first length."""
+    if len(predictions) == 1:
+        return predictions[0]
+    positive, negative = predictions
+    guided = negative + scale * (positive - negative)
+    length, guided_length = (torch.norm(each, dim=-1, keepdim=True) for each in (positive, guided))
+    return guided * (length / guided_length)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import QwenImagePipeline
+
+from epe.models.qwen_image.adapter import QwenImageAdapter, load
+from epe.models.qwen_image.tiny import make_tiny
+from tests.models.trajectories import WIDTHS
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random-weight Qwen-Image checkpoint, written once."""
+    directory = tmp_path_factory.mktemp("tiny") / "qwen-image"
+    make_tiny(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def pipeline(tiny_qwen_image: Path) -> QwenImagePipeline:
+    """Diffusers' own pipeline, never touched by us: the oracle."""
+    torch.set_num_threads(1)
+    pipeline = QwenImagePipeline.from_pretrained(tiny_qwen_image, dtype=torch.float32, local_files_only=True)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+@pytest.fixture(scope="session")
+def adapters(tiny_qwen_image: Path) -> list[QwenImageAdapter]:
+    """One adapter a rank."""
+    return [load(tiny_qwen_image, device=CPU) for _ in range(max(WIDTHS))]
+
+
+@pytest.fixture(scope="session")
+def ulysses(tiny_qwen_image: Path) -> list[QwenImageAdapter]:
+    """One adapter a rank, which share their heads: three, so that a lane of two has uneven parts."""
+    return [load(tiny_qwen_image, device=CPU, attention_mode="ulysses") for _ in range(max(WIDTHS))]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from epe.config.stage import VideoCodec
 from epe.errors import BadSetting, TaskFailed
+from epe.media.threads import no_new_real_time_threads
 from epe.messages import OutputFormat, Stage
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def _encoded(
     with av.open(file, "w", format=format.value, container_options={"fflags": "+bitexact"}) as container:
         stream = _open_stream(container, encoder, fps=fps, compression=compression)
         stream.height, stream.width = pixels.shape[1], pixels.shape[2]
+        with no_new_real_time_threads():
+            stream.codec_context.open()
         for frame in _frames(pixels):
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))

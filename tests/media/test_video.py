@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +52,20 @@ def test_the_file_is_what_its_format_and_codec_say_and_looks_like_its_pixels(out
         assert stream.codec_context.name in found
         assert stream.average_rate == 24
     assert np.abs(shown(data).astype(int) - pixels).mean() < 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed by Linux alone")
+def test_no_encoder_leaves_a_thread_that_starves_the_machine():
+    encoding = ThreadPoolExecutor(1)
+    policies: set[int] = set()
+
+    def look() -> None:
+        policies.update(os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task"))
+
+    for codec in ("av1", "vp9"):
+        encoding.submit(encode_video, film(), format=OutputFormat.MP4, fps=24, codec=codec).result()
+        encoding.submit(look).result()
+    assert policies == {os.SCHED_OTHER}
 
 
 @pytest.mark.parametrize("num_frames", [1, 2, 5, 17])

@@ -6,12 +6,15 @@ interchangeable, moving is free; only the ranks' time and the fact that a reques
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -64,11 +67,13 @@ def fluid_bound(
     finish_s: float = 0.0,
     time_limit_s: float = 60.0,
     block: int = 200,
+    resolution: int = 16,
 ) -> Bound:
     """The dual bound of a mixed-integer programme (HiGHS) on the share of requests in time.
 
-    More than `block` requests are cut into blocks in order of arrival, each with the world to itself; that only
-    relaxes the programme, so their sum is a bound too. `time_limit_s` is for all blocks together.
+    More than `block` requests are cut into blocks in order of arrival, each with the world to itself, and
+    breakpoints closer than 1 / `resolution` of the median window are taken for one; both only relax the programme,
+    so what comes out is a bound still. `time_limit_s` is for all blocks together.
     """
     if not has_solver():
         return Bound(
@@ -79,8 +84,11 @@ def fluid_bound(
     hopeful = [window for window in windows if not window.hopeless]
     blocks = [hopeful[first : first + block] for first in range(0, len(hopeful), block)]
     met, optimal = float(len(arrivals) - len(windows)), True
-    for each in blocks:
-        count, proven = _solve(each, world_size, time_limit_s / len(blocks))
+    end_s = time.monotonic() + time_limit_s
+    for number, each in enumerate(blocks):
+        # What an easy block leaves goes to the others.
+        limit_s = max(1.0, end_s - time.monotonic()) / (len(blocks) - number)
+        count, proven = _solve(_Programme(each, world_size, resolution), len(each), limit_s)
         met, optimal = met + count, optimal and proven
     solved = "optimum" if optimal else f"dual bound after {time_limit_s:g} s"
     parts = f" in {len(blocks)} blocks" if len(blocks) > 1 else ""
@@ -124,22 +132,21 @@ class _Rows:
             self.values.append(value)
 
 
-def _solve(windows: list[_Window], world_size: int, time_limit_s: float) -> tuple[int, bool]:
-    """The largest number of these windows that can be met, or a bound on it, and whether it was proven."""
-    programme = _Programme(windows, world_size)
-    result = _milp(programme, num_binary=len(windows), time_limit_s=time_limit_s)
-    if result.mip_dual_bound is None:
-        return len(windows), False
-    return min(len(windows), int(-result.mip_dual_bound + 1e-6)), result.status == 0
+def _solve(programme: _Programme, num_windows: int, time_limit_s: float) -> tuple[int, bool]:
+    """The largest number of windows that can be met, or a bound on it, and whether it was proven."""
+    result = _milp(programme, num_binary=num_windows, time_limit_s=time_limit_s)
+    bound = result.mip_dual_bound
+    if bound is None or not math.isfinite(bound):
+        return num_windows, False
+    return min(num_windows, int(-bound + 1e-6)), result.status == 0
 
 
 class _Programme:
     """Rows and columns. The first columns say which windows are met; the others are seconds at a width in an
     interval, and rank-seconds of encode and decode in an interval. `limits` are the upper limits of the columns."""
 
-    def __init__(self, windows: list[_Window], world_size: int) -> None:
-        edges = sorted({edge for window in windows for edge in (window.arrival_s, window.deadline_s)})
-        self.intervals = list(pairwise(edges))
+    def __init__(self, windows: list[_Window], world_size: int, resolution: int) -> None:
+        self.intervals = list(pairwise(_edges(windows, resolution)))
         self.world_size = world_size
         self.rows = _Rows()
         self.limits: list[float] = [1.0] * len(windows)
@@ -155,11 +162,12 @@ class _Programme:
         spent: list[tuple[int, float]] = [(number, -window.steps_s)]
         others: list[tuple[int, float]] = [(number, window.other)]
         for place, (begin_s, end_s) in enumerate(self.intervals):
-            if end_s <= window.arrival_s or begin_s >= window.deadline_s:
+            usable_s = min(end_s, window.deadline_s) - max(begin_s, window.arrival_s)
+            if usable_s <= 0:
                 continue
-            others.append((self._column(place, 1.0, self.world_size * (end_s - begin_s)), -1.0))
-            columns = [self._column(place, width, end_s - begin_s) for width, _ in window.step_s]
-            self.rows.add([(column, 1.0) for column in columns], at_most=end_s - begin_s)
+            others.append((self._column(place, 1.0, self.world_size * usable_s), -1.0))
+            columns = [self._column(place, width, usable_s) for width, _ in window.step_s]
+            self.rows.add([(column, 1.0) for column in columns], at_most=usable_s)
             for column, (_, seconds) in zip(columns, window.step_s, strict=True):
                 done.append((column, -1.0 / seconds))
                 spent.append((column, 1.0))
@@ -171,6 +179,17 @@ class _Programme:
         self.used[place].append((len(self.limits), ranks))
         self.limits.append(limit)
         return len(self.limits) - 1
+
+
+def _edges(windows: list[_Window], resolution: int) -> list[float]:
+    """Breakpoints: all arrivals and deadlines but those that are next to another one."""
+    edges = sorted({edge for window in windows for edge in (window.arrival_s, window.deadline_s)})
+    apart_s = median(window.deadline_s - window.arrival_s for window in windows) / resolution
+    kept = edges[:1]
+    for edge in edges[1:-1]:
+        if edge - kept[-1] >= apart_s and edges[-1] - edge >= apart_s:
+            kept.append(edge)
+    return [*kept, edges[-1]]
 
 
 def _milp(programme: _Programme, *, num_binary: int, time_limit_s: float) -> OptimizeResult:

@@ -47,6 +47,12 @@ def test_blocks_only_relax():
     assert bound(arrivals, world=2, block=4) >= whole
 
 
+def test_fewer_breakpoints_only_relax():
+    arrivals = [arrival(f"r{i}", 3.0 * i, deadline_s=15.0) for i in range(12)]
+    fine, coarse = (bound(arrivals, world=2, resolution=number) for number in (1000, 2))
+    assert fine <= coarse < 1
+
+
 def test_what_the_solver_prints_is_not_ours(capfd):
     bound([arrival(f"r{i}", 3.0 * i, deadline_s=15.0) for i in range(12)], world=2)
     assert capfd.readouterr().out == ""

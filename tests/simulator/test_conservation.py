@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epe.messages import Stage
+from epe.planning.policies import BUILT_IN
+from epe.simulator.baselines import BASELINES
 from epe.simulator.machine import Physics
 from epe.simulator.outcome import Outcome
 from epe.simulator.policies import policy_of
@@ -63,8 +65,8 @@ def test_every_task_runs_once_and_in_order_and_no_rank_is_in_two_leases(given_re
     )
 
 
-@pytest.mark.parametrize("name", ["elastic", "static_dp", "static-sp1", "static-sp2"])
-def test_the_service_s_policies_and_static_lanes_keep_the_rules(name: str):
+@pytest.mark.parametrize("name", [name for name in (*BUILT_IN, *BASELINES) if name != "static-sp8"])
+def test_every_policy_that_can_be_named_keeps_the_rules(name: str):
     made = [
         arrival(f"r{i}", 1.7 * i, size=(SMALL, LARGE)[i % 2], steps=1 + i % 4, deadline_s=25.0)
         for i in range(24)

@@ -10,6 +10,7 @@ import torch
 
 from epe.errors import BadSetting
 from epe.families import family
+from epe.models.checkpoint import quiet_imports
 from epe.models.contract import Adapter
 
 _ROOMS = {
@@ -55,4 +56,5 @@ def _part(name: str, part: str) -> ModuleType:
     family(name)
     if name not in _ROOMS:
         raise BadSetting(f"family {name!r} is not yet available; available are {', '.join(_ROOMS)}")
-    return import_module(f"{_ROOMS[name]}.{part}")
+    with quiet_imports():
+        return import_module(f"{_ROOMS[name]}.{part}")

@@ -78,6 +78,18 @@ def check_folder(model_path: Path, *, family: Family) -> None:
 
 
 @contextmanager
+def quiet_imports() -> Iterator[None]:
+    """No warnings of transformers meanwhile: pipelines import what they may need, such as image encoders that read
+    no prompt, and would tell every user what those lack."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+@contextmanager
 def quiet_progress() -> Iterator[None]:
     """No progress bars of the libraries meanwhile: every rank loads, and one log tells about it."""
     active = [

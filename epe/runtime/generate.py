@@ -17,6 +17,7 @@ from epe.actors.desk import Result
 from epe.config.generate import GenerateOptions
 from epe.config.load import build_stage
 from epe.config.stage import Stage as StageFile
+from epe.families import family
 from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
 from epe.messages import OutputFormat, Progress, Stage
@@ -53,7 +54,7 @@ def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
 
 
 async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
-    stage = _stage(options, meeting.world_size)
+    stage = stage_of(options, meeting.world_size)
     async with EmbeddedDiffusionRuntime(stage, seat=_seat(meeting)) as runtime:
         if not runtime.is_leader:
             return None
@@ -66,9 +67,9 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
     return elapsed_s
 
 
-def _stage(options: GenerateOptions, world_size: int) -> StageFile:
+def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
     """A stage that draws this one picture over the whole world."""
-    request = options.request
+    request, splits_guidance = options.request, family(options.family).owns("cfg")
     return build_stage(
         {
             "name": "generate",
@@ -89,7 +90,7 @@ def _stage(options: GenerateOptions, world_size: int) -> StageFile:
                     "pulse_ms": 1000,
                     "warmup_resolutions": [[request.height, request.width]],
                 },
-                "model": {"cfg_parallel_degree": options.cfg_parallel_degree},
+                "model": {"cfg_parallel_degree": options.cfg_parallel_degree} if splits_guidance else {},
             },
             "factory_args": {"model_path": options.model_path},
         }

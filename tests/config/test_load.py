@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 import yaml
@@ -9,10 +8,8 @@ import yaml
 from epe.config.checks import POLICIES
 from epe.config.load import build_stage, load_stage
 from epe.errors import BadSetting
-from epe.families import FAMILIES
 
 NO_ENV: dict[str, str] = {}
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("stage-*.yaml"))
 
 
 def refusal(settings, *, env=NO_ENV) -> BadSetting:
@@ -379,15 +376,3 @@ def test_a_file_is_read_from_disk(settings, tmp_path):
     file = tmp_path / "stage.yaml"
     file.write_text(yaml.safe_dump(settings))
     assert load_stage(file, env=NO_ENV) == build_stage(settings, env=NO_ENV)
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_in_the_repository_load(example, tmp_path, monkeypatch):
-    given = yaml.safe_load(example.read_text())
-    target = tmp_path / given["factory_args"]["model_path"]
-    target.mkdir(parents=True)
-    (target / "model_index.json").write_text(f'{{"_class_name": "{FAMILIES[given["factory"]].pipeline}"}}')
-    monkeypatch.chdir(tmp_path)
-    stage = load_stage(example, env=NO_ENV)
-    assert stage.parallelism.scheduler.allowed_lane_widths == (1, 2, 4)
-    assert stage.unused == ()

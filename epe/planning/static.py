@@ -40,12 +40,13 @@ class StaticDp:
     def plan(self, view: View) -> tuple[Assignment, ...]:
         owned = {t.lane[0] for t in view.trajectories if t.lane}
         free = [rank.rank for rank in view.ranks if rank.num_leases == 0 and rank.rank not in owned]
-        plan = []
+        open_ranks, plan = set(view.open_ranks), []
         for trajectory in by_arrival(view):
             if trajectory.num_leases >= MAX_LEASES or not (trajectory.lane or free):
                 continue
             rank = trajectory.lane[0] if trajectory.lane else free.pop(0)
-            if rank in view.open_ranks:
+            if rank in open_ranks:
+                open_ranks.remove(rank)
                 plan.append(_assignment(view, trajectory, (rank,), self.pulse_s, self.pulse_steps))
         return tuple(plan)
 

@@ -94,7 +94,7 @@ class TetriServeRounds:
         round_s = self._round_s(draft, order)
         choices = {t.request_id: self._choice(draft, t, round_s) for t in order}
         for trajectory, width in filled(draft, order, choices, len(draft.free)):
-            steps = max(1, int(round_s / draft.speeds.of(trajectory).step_s(width)))
+            steps = max(1, fitting(round_s, draft.speeds.of(trajectory).step_s(width)))
             ranks = draft.nearest(trajectory, width, draft.free)
             draft.start(trajectory, ranks, num_steps=min(steps, trajectory.num_steps - trajectory.step))
 
@@ -112,7 +112,7 @@ class TetriServeRounds:
         fastest_s = speed.step_s(speed.fastest)
 
         def survives(segment: Segment) -> bool:
-            done = min(segment.num_steps, int(round_s / speed.step_s(segment.width)))
+            done = min(segment.num_steps, fitting(round_s, speed.step_s(segment.width)))
             return done > 0 and (steps - done) * fastest_s <= spare_s
 
         width = next((segment.width for segment in mix if survives(segment)), 0)
@@ -168,6 +168,11 @@ class TetriServeContinuous:
             survives=bool(widths),
             can_wait=wait_s + speed.best_s(trajectory) <= left_s,
         )
+
+
+def fitting(round_s: float, step_s: float) -> int:
+    """Steps that fit into a round; one that is too long only by rounding does."""
+    return int(round_s / step_s + 1e-9)
 
 
 def _in_round(trajectory: TrajectoryView) -> bool:

@@ -1,0 +1,78 @@
+"""Every policy that EPE ships, and every one that it is compared with, keeps the contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from epe.config.stage import Scheduler
+from epe.errors import BadSetting
+from epe.planning.policies import BUILT_IN, make_policy
+from epe.planning.pool import PoolSettings
+from epe.planning.throughput import Throughput
+from epe.planning.view import Assignment, Policy, View
+from epe.simulator.baselines import BASELINES, BaselineSettings
+from examples.own_policy import PicturesFirst
+from tests.planning.contract import (
+    WIDTHS,
+    WORLD,
+    check_every_plan_is_sound,
+    check_every_request_ends,
+    check_nothing_waits_while_all_ranks_idle,
+    check_policy,
+)
+from tests.planning.own_policy import Lazy
+
+
+def built_in(name: str) -> Policy:
+    scheduler = Scheduler(policy=name, allowed_lane_widths=WIDTHS, warmup_resolutions=())
+    return make_policy(scheduler, widths=WIDTHS)
+
+
+def test_the_policy_of_the_example_keeps_the_contract():
+    check_policy(PicturesFirst)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_policy_that_can_be_served_with_keeps_the_contract(name):
+    check_policy(partial(built_in, name))
+
+
+@pytest.mark.parametrize("name", [name for name in BASELINES if name != "static-sp8"])
+def test_a_baseline_keeps_the_contract(name):
+    check_policy(partial(BASELINES[name], BaselineSettings(world_size=WORLD, widths=WIDTHS)))
+
+
+class Greedy:
+    """Gives every request the first rank, busy or not."""
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        return tuple(Assignment(request_id=t.request_id, ranks=(0,), num_steps=1) for t in view.trajectories)
+
+
+class Moody(Throughput):
+    """Changes its mind without a reason."""
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        plan = super().plan(view)
+        self.settings = replace(self.settings, pulse_s=self.settings.pulse_s + 10)
+        return plan
+
+
+def moody() -> Moody:
+    return Moody(PoolSettings(widths=WIDTHS))
+
+
+@pytest.mark.parametrize("broken", [Greedy, moody])
+def test_the_contract_finds_a_plan_that_is_unsound_or_not_pure(broken):
+    with pytest.raises(AssertionError):
+        check_every_plan_is_sound(broken)
+
+
+def test_the_contract_finds_a_policy_that_lets_work_wait():
+    with pytest.raises(AssertionError):
+        check_nothing_waits_while_all_ranks_idle(Lazy)
+    with pytest.raises(BadSetting, match="nothing runs, and it gives no lease"):
+        check_every_request_ends(Lazy)

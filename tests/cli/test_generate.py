@@ -251,10 +251,17 @@ def test_the_help_of_another_family_shows_other_flags(capsys):
     with pytest.raises(SystemExit):
         run(["generate", "--help", "--model=qwen-image"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "qwen-image is not yet available" in text
+    assert "Draw one picture with Qwen-Image" in text
     assert "--true-cfg-scale" in text
+    assert "--fps" not in text
     assert "--tensor-parallel-degree" not in text
     assert "denoising steps (default 4)" in text
+
+
+def test_the_help_of_a_family_that_is_not_there_says_so(capsys):
+    with pytest.raises(SystemExit):
+        run(["generate", "--help", "--model=llada-image"])
+    assert "llada-image is not yet available" in " ".join(capsys.readouterr().out.split())
 
 
 def test_bad_input_ends_the_command_with_exit_code_2(base, capsys):

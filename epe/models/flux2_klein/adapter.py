@@ -17,6 +17,7 @@ from epe.messages import Request, Split, StateHeader
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
 from epe.models.flux2_klein.plan import PLAN
+from epe.models.guide import lead_away
 from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
@@ -87,7 +88,7 @@ class Flux2KleinAdapter:
         branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
         with torch.inference_mode():
             predictions = predict_apart(forward, branches, exchange=exchange, split=split)
-            velocity = _guide(predictions, scale=request.guidance_scale)
+            velocity = lead_away(predictions, scale=request.guidance_scale)
         with torch.no_grad():
             (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
         return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
@@ -166,11 +167,3 @@ class Flux2KleinAdapter:
                 return_dict=False,
             )
         return [velocity]
-
-
-def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
-    """Led away from the second branch (Ho and Salimans, 2022)."""
-    if len(predictions) == 1:
-        return predictions[0]
-    positive, negative = predictions
-    return negative + scale * (positive - negative)

@@ -17,6 +17,7 @@ from epe.messages import Request, Split, StateHeader
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.guide import lead_away_at_length
 from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
@@ -90,7 +91,7 @@ class QwenImageAdapter:
         branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
         with torch.inference_mode():
             predictions = predict_apart(forward, branches, exchange=exchange, split=split)
-            velocity = _guide(predictions, scale=request.guidance_scale)
+            velocity = lead_away_at_length(predictions, scale=request.guidance_scale)
         with torch.no_grad():
             (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
         return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
@@ -168,13 +169,3 @@ class QwenImageAdapter:
                 return_dict=False,
             )
         return [prediction]
-
-
-def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
-    """Led away from the second branch (Ho and Salimans, 2022), each row brought back to its first length."""
-    if len(predictions) == 1:
-        return predictions[0]
-    positive, negative = predictions
-    guided = negative + scale * (positive - negative)
-    length, guided_length = (torch.norm(each, dim=-1, keepdim=True) for each in (positive, guided))
-    return guided * (length / guided_length)

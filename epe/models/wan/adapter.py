@@ -17,6 +17,7 @@ from epe.messages import Request, Split, StateHeader
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.guide import lead_away
 from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import video_of
 from epe.models.prompts import check_tokens
@@ -102,7 +103,7 @@ class WanAdapter:
         forward = partial(self._predict, latents=latents, timestep=timestep)
         with torch.inference_mode():
             predictions = predict_apart(forward, list(branches.values()), exchange=exchange, split=split)
-            velocity = _guide(predictions, scale=request.guidance_scale)
+            velocity = lead_away(predictions, scale=request.guidance_scale)
         with torch.no_grad():
             (latents,) = scheduler.step(velocity, timestep, latents, return_dict=False)
         return State(
@@ -162,14 +163,6 @@ class WanAdapter:
                 return_dict=False,
             )
         return [prediction]
-
-
-def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:
-    """Led away from the second branch (Ho and Salimans, 2022)."""
-    if len(predictions) == 1:
-        return predictions[0]
-    positive, negative = predictions
-    return negative + scale * (positive - negative)
 
 
 def _check(pipeline: WanPipeline, model_path: Path) -> None:

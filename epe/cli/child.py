@@ -11,11 +11,13 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import uvloop
 from torch.distributed import Store
 
+from epe.config.demo import unknown_words_warning
 from epe.config.load import load_stage
 from epe.config.stage import Stage
 from epe.errors import BadInput, EpeError
@@ -90,7 +92,13 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
             log.info("service.became_ready", url=f"http://{spec.host}:{spec.port}", ranks=spec.world_size)
 
     leader = await process.open(store, epoch=spec.epoch, phase_changed=phase_changed)
-    app = make_app(leader.desk, family=stage.family, name=stage.name, defaults=stage.request_defaults)
+    app = make_app(
+        leader.desk,
+        family=stage.family,
+        name=stage.name,
+        defaults=stage.request_defaults,
+        warn=partial(unknown_words_warning, stage.factory_args.model_path),
+    )
     assert spec.http_fd is not None, "the parent has bound the port"
     runner = await serve(app, socket.socket(fileno=spec.http_fd))
     try:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 
 from epe import __version__
 from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
 from epe.cli.parser import Parser
+from epe.config import demo
+from epe.config.demo import unknown_words_warning
 from epe.config.generate import GenerateOptions, check_output
 from epe.config.model_path import check_model_path
 from epe.config.request import resolve_request
 from epe.config.stage import VideoCodec
 from epe.config.transport import Given, Transport, resolve_transport
 from epe.errors import BadSetting
-from epe.families import FAMILIES, Family, available_family, family
+from epe.families import FAMILIES, Defaults, Family, available_family, family
 from epe.launch.environment import read_placement
 from epe.messages import OutputFormat, Request
 
@@ -35,9 +39,12 @@ def run(argv: Sequence[str]) -> int:
         launcher_hosts_store=place.agent_hosts_store,
         attempt=place.attempt,
     )
+    if place.rank == 0 and (warning := unknown_words_warning(options.model_path, options.request.prompt)):
+        print(f"epe: {warning}", file=sys.stderr)
     elapsed_s = run_generate(options, meeting)
     if elapsed_s is not None:
         print(f"elapsed_s={elapsed_s:.3f}")
+        print(options.output)
     return 0
 
 
@@ -48,11 +55,13 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
     """
     chosen = _family_of(argv)
     args = _parser(chosen).parse_args(argv)
-    ready = available_family(_required(args.model, "--model"), path="--model")
-    model_path = _required(args.model_path, "--model-path")
-    output = _required(args.output, "--output")
+    is_demo = args.model in (None, demo.FAMILY) and args.model_path in (None, demo.DEMO)
+    model = demo.FAMILY if is_demo else _required(args.model, "--model")
+    ready = available_family(model, path="--model")
+    model_path = demo.DEMO if is_demo else _required(args.model_path, "--model-path")
+    output = args.output or _output(args.prompt, ready)
     file_format = check_output(output, makes=ready.makes, path="--output")
-    request = _request(args, ready, file_format)
+    request = _request(args, ready, file_format, defaults=demo.DEFAULTS if is_demo else None)
     transport = _transport(args, env)
     _refuse_what_is_not_there(args)
     check_model_path(model_path, ready, path="--model-path")
@@ -104,7 +113,15 @@ def _required(value: str | None, flag: str) -> str:
     return value
 
 
-def _request(args: Namespace, chosen: Family, file_format: OutputFormat) -> Request:
+def _output(prompt: str | None, chosen: Family) -> str:
+    """A file named after the prompt."""
+    words = re.findall(r"[A-Za-z0-9]+", prompt or "")[:8]
+    return f"outputs/{'-'.join(words).lower()[:80] or 'picture'}{'.png' if chosen.makes == 'picture' else '.mp4'}"
+
+
+def _request(
+    args: Namespace, chosen: Family, file_format: OutputFormat, *, defaults: Defaults | None
+) -> Request:
     names = {**FIELD_FLAGS, "guidance_scale": guidance_flag(chosen)}
     return resolve_request(
         chosen,
@@ -118,6 +135,7 @@ def _request(args: Namespace, chosen: Family, file_format: OutputFormat) -> Requ
         guidance_scale=getattr(args, "guidance_scale", None),
         seed=args.seed,
         output_format=file_format,
+        defaults=defaults,
         names=names,
     )
 

@@ -13,7 +13,9 @@ def run(argv: Sequence[str]) -> int:
         description="Serve pictures over HTTP on the ranks of a stage file. Starts its own ranks, "
         "or joins those of torchrun or Slurm.",
     )
-    parser.add_argument("--stage-config", required=True, metavar="FILE", help="the stage file")
+    parser.add_argument(
+        "--stage-config", metavar="FILE", help="the stage file; without one the demo model is served"
+    )
     parser.add_argument("--host", help="address to bind; goes before service.host (default 127.0.0.1)")
     parser.add_argument(
         "--port", type=whole_number, help="port to bind; goes before service.port (default 18200, 0: any)"

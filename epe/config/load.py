@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 
+from epe.config import demo
 from epe.config.checks import check_stage, notes
 from epe.config.convert import to_struct
 from epe.config.keys import Tree, check_family_keys, check_keys, resolve_aliases, section
@@ -77,7 +78,8 @@ def _resolve_transport(tree: Tree, env: Mapping[str, str]) -> None:
 
 def _complete(tree: Tree, family: Family) -> None:
     """Fill in what follows from other keys. Values of a wrong type are left for the conversion to refuse."""
-    own = family.defaults
+    is_demo = family.name == demo.FAMILY and section(tree, "factory_args").get("model_path") == demo.DEMO
+    own = demo.DEFAULTS if is_demo else family.defaults
     for path in SECTIONS:
         _fill(tree, path, {})
     _fill(tree, "", {"process": tree.get("name")})

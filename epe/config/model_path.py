@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from epe.config.demo import model_folder
 from epe.errors import BadSetting
 from epe.families import Family
 
@@ -13,7 +14,7 @@ INDEX = "model_index.json"
 
 def check_model_path(model_path: str, family: Family, *, path: str) -> None:
     """Raises `BadSetting` at `path` where the folder holds no checkpoint of `family`."""
-    folder = Path(model_path).expanduser()
+    folder = model_folder(model_path)
     if not folder.exists():
         raise BadSetting(f"there is no folder {model_path}", path=path)
     if not folder.is_dir():

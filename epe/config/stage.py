@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from epe.config import demo
 from epe.families import Defaults, Family, family
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -136,7 +137,8 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def request_defaults(self) -> Defaults:
         """A request's values where the client gives none."""
-        own = self.family.defaults
+        is_demo = self.factory_args.model_path == demo.DEMO
+        own = demo.DEFAULTS if is_demo else self.family.defaults
         deadline_ms = self.parallelism.scheduler.default_deadline_ms
         return Defaults(
             height=self.factory_args.default_height,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import yaml
+
+from epe.config.demo import demo_stage
 from epe.config.load import load_stage
 from epe.launch.child import Child
 from epe.launch.environment import Placement, read_placement
+from epe.launch.gpus import count_gpus
 from epe.launch.parent import Limits, Parent
 from epe.launch.sockets import listen_for_http, listen_for_store
 from epe.launch.spec import ChildSpec, LogLevel
@@ -22,7 +27,7 @@ CHILD_COMMAND = (sys.executable, "-m", "epe.cli.child")
 
 
 def run_serve(
-    stage_path: str | Path,
+    stage_path: str | Path | None,
     *,
     host: str | None = None,
     port: int | None = None,
@@ -30,18 +35,39 @@ def run_serve(
     env: Mapping[str, str] | None = None,
     child_command: Sequence[str] = CHILD_COMMAND,
 ) -> int:
-    """Serve the stage until asked to end; returns the exit code.
+    """Serve the stage until asked to end; returns the exit code. Without a stage file the demo model is served.
 
     `host` and `port` override the stage file. Raises BadSetting for what the user can put right: the stage
     file, the launcher's variables, a port in use.
     """
-    path = Path(stage_path)
+    env = os.environ if env is None else env
+    with _stage_file(stage_path, env) as path:
+        settings = _settings(path, host=host, port=port, log_level=log_level)
+        return serve(settings, env=env, child_command=child_command)
+
+
+@contextmanager
+def _stage_file(given: str | Path | None, env: Mapping[str, str]) -> Iterator[Path]:
+    """The user's file, or one for the demo model that lives as long as the service."""
+    if given is not None:
+        yield Path(given)
+        return
+    placement = read_placement(env)
+    num_ranks = min(2, os.cpu_count() or 1) if placement.launcher == "none" else placement.world_size
+    stage = demo_stage(count_gpus(env) if placement.launcher == "none" else 0, num_ranks=num_ranks)
+    with tempfile.NamedTemporaryFile("w", prefix="epe-demo-", suffix=".yaml") as file:
+        yaml.safe_dump(stage, file)
+        file.flush()
+        yield Path(file.name)
+
+
+def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogLevel) -> ServeSettings:
     stage = load_stage(path)
     if stage.family.makes == "video":
         from epe.media.video import check_codec
 
         check_codec(stage.video_codec, path="video_codec")
-    settings = ServeSettings(
+    return ServeSettings(
         stage_path=str(path.resolve()),
         gpu=tuple(stage.gpu),
         host=stage.service.host if host is None else host,
@@ -50,7 +76,6 @@ def run_serve(
         device=stage.device,
         log_level=log_level,
     )
-    return serve(settings, env=os.environ if env is None else env, child_command=child_command)
 
 
 def serve(

@@ -14,6 +14,7 @@ from torch.distributed import Store
 from epe.actors.core import ActorSystem
 from epe.actors.directory import Directory, worker_name
 from epe.actors.worker import Ending, Worker
+from epe.config.demo import model_folder
 from epe.config.stage import Stage
 from epe.errors import StartFailed
 from epe.execution.device import ThreadDevice
@@ -90,7 +91,7 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         torch.set_num_threads(1)
     adapter = load_adapter(
         stage.factory,
-        Path(stage.factory_args.model_path),
+        model_folder(stage.factory_args.model_path),
         device=target,
         dtype=DTYPES[stage.dtype],
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 from aiohttp import web
@@ -33,6 +34,7 @@ def make_app(
     name: str,
     defaults: Defaults | None = None,
     aliases: tuple[str, ...] = (),
+    warn: Callable[[str], str | None] = lambda prompt: None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> web.Application:
     """The application that serves the stage `name` of `family`; `defaults` go before the family's."""
@@ -44,6 +46,7 @@ def make_app(
         aliases=aliases,
         defaults=defaults or family.defaults,
         started_at_s=int(time.time()),
+        warn=warn,
     )
     app.on_response_prepare.append(_sign)
     app.router.add_post("/v1/images/generations", create_images)

@@ -64,7 +64,7 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     # Clients and proxies send an id twice; what works on a request must never meet another of its name.
     requests = to_requests(body, service, request_id=f"{http[REQUEST_ID]}-{uuid4().hex[:8]}")
     pictures = await draw(service.engine, requests)
-    return await send_pictures(http, describe(pictures, warnings=warnings_of(body)), pictures)
+    return await send_pictures(http, describe(pictures, warnings=warnings_of(body, service)), pictures)
 
 
 def to_requests(body: ImageBody, service: Service, *, request_id: str) -> tuple[Request, ...]:
@@ -127,7 +127,8 @@ def _sides(body: ImageBody) -> tuple[int | None, int | None]:
     return int(match[2]), int(match[1])
 
 
-def warnings_of(body: ImageBody) -> tuple[str, ...]:
-    """One sentence for each field that was given and has no effect here."""
+def warnings_of(body: ImageBody, service: Service) -> tuple[str, ...]:
+    """One sentence for each field that was given and has no effect here, and one on the prompt if need be."""
     given = (name for name in _WITHOUT_EFFECT if getattr(body, name) is not None)
-    return tuple(f"{name} has no effect here" for name in given)
+    about_prompt = service.warn(body.prompt) if body.prompt else None
+    return (*(f"{name} has no effect here" for name in given), *filter(None, [about_prompt]))

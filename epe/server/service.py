@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,7 +14,8 @@ from epe.server.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served stage. `defaults` are those of its requests; `aliases` are further names of its model."""
+    """One served stage. `defaults` are those of its requests; `aliases` are further names of its model; `warn`
+    says what the model cannot make of a prompt, or nothing."""
 
     engine: Engine
     family: Family
@@ -21,6 +23,7 @@ class Service:
     aliases: tuple[str, ...]
     defaults: Defaults
     started_at_s: int
+    warn: Callable[[str], str | None] = lambda prompt: None
 
     @property
     def model_names(self) -> tuple[str, ...]:

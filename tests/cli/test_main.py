@@ -87,8 +87,7 @@ def test_without_a_command_help_is_shown(capsys):
     [
         (["frobnicate"], "invalid choice: 'frobnicate'"),
         (["--frobnicate"], "--frobnicate is not known"),
-        (["serve"], "--stage-config must be given"),
-        (["serve", "--stage-confg", "x"], "--stage-config must be given"),
+        (["serve", "--stage-confg", "x"], "--stage-confg is not known; did you mean --stage-config?"),
         (["serve", "--stage-config", "x", "--prot", "1"], "--prot is not known; did you mean --port?"),
         (["serve", "--stage-config", "x", "--port", "http"], "--port: 'http' is not a whole number"),
         (["config", "hide", "--stage-config", "x"], "invalid choice: 'hide'"),

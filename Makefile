@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PINS := constraints-cpu.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint $(PINS)
 
-TINY := outputs/tiny-zimage
+DEMO_MODEL := epe/models/demo
 PICTURE := outputs/demo.png
 
 .DEFAULT_GOAL := help
@@ -25,11 +25,11 @@ help:
 	@echo "make dist    build the wheel and the source archive into dist/"
 	@echo "make clean   remove the environment and everything that was built"
 
-demo: $(VENV)/.run $(TINY)/model_index.json
-	OMP_NUM_THREADS=1 $(BIN)/epe generate --model zimage --model-path $(TINY) \
-		--prompt "a red cube on a white table" --height 256 --width 256 --steps 8 --output $(PICTURE)
+demo: $(VENV)/.run
+	OMP_NUM_THREADS=1 $(BIN)/epe generate --model zimage --model-path $(DEMO_MODEL) \
+		--prompt "a red cube and a blue ball on a white table" \
+		--height 256 --width 256 --steps 20 --guidance-scale 3 --output $(PICTURE)
 	@echo "The picture is $(PICTURE); its facts are in $(PICTURE:.png=.json)."
-	@echo "It is noise in colour: the tiny model has random weights. Real weights draw real pictures."
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
@@ -52,9 +52,6 @@ dist: $(VENV)/.test
 
 clean:
 	rm -rf $(VENV) site dist outputs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-
-$(TINY)/model_index.json: $(VENV)/.run
-	$(BIN)/epe models make-tiny zimage $(TINY)
 
 # The stamps say that the environment holds what these two files ask for.
 $(VENV)/.run: pyproject.toml $(PINS)

@@ -217,9 +217,16 @@ def document(found: list[str], remarks: str) -> str:
 
 REMARKS = """## What these figures say, and what they do not
 
-Four ranks share two cores here, so a wide lane computes no faster than the cores allow and waits for the
-scheduler of the operating system at every exchange: what the policies gain on GPUs cannot be read from this page.
-Other work ran on the machine; single rounds are far off, so read the medians with their spread."""
+- Like for like, with both guidance branches as one batch, EPE's way takes no longer than the pipeline's own. By
+  default each branch runs alone, so that a lane may share them out without changing a bit; on one rank these are two
+  forward passes instead of one. In a model as small as this one the calls themselves cost more than the arithmetic
+  of a small picture, so there the default takes longer; with larger pictures the difference goes.
+- Four ranks share two cores, and other work ran beside them. A lane of four ranks waits for the operating system at
+  every exchange, so `static_cp` looks worse and `static_dp` better than with a device for each rank: what the
+  policies gain on GPUs cannot be read from this page. Where all lanes together are as fast as their narrowest form,
+  not to widen is best, and `elastic` comes close to it as far as its measured costs say so.
+- The gap is the time for which a device thread had nothing to run. Its upper end is the time for which the process
+  had no core."""
 
 
 def main() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 
-from epe.geometry import max_width
 from epe.messages import Split
+from epe.models.contract import Adapter, State
+from tests.lanes import on_lane
 from tests.models.flux.drawing import Subject
-from tests.models.trajectories import drawn_by_lane, drawn_with_moves, same, solo
+from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
 
 # AGKV, heads shared by as many as there are (three, so that a lane of four is two teams of two), and by two at most.
 METHODS = [("agkv", None), ("ulysses", None), ("ulysses", 2)]
@@ -31,20 +35,29 @@ def test_every_width_and_method_gives_the_pipelines_bits(
     size: tuple[int, int], num_text: int, subject: Subject
 ) -> None:
     request = subject.request(height=size[0], width=size[1], max_sequence_length=num_text, num_steps=2)
-    expected = subject.latents(request)
-    for width in (2, 3, 4):
-        assert width <= max_width(size[0] * size[1] // 256)
-        for method in METHODS:
-            drawn = drawn_by_lane(subject.adapters(*method), request, Split(cp=width))
-            assert all(torch.equal(latents, expected) for latents in drawn), (width, method)
+    expected, state = subject.latents(request), subject.adapter.encode(request)
+    for width, method in product((2, 3, 4), METHODS):
+        drawn = _drawn_from(state, subject.adapters(*method), width)
+        assert all(torch.equal(latents, expected) for latents in drawn), (width, method)
 
 
 @pytest.mark.parametrize("width", [2, 3, 4])
 def test_without_a_second_branch_every_width_gives_the_pipelines_bits(width: int, subject: Subject) -> None:
     request = subject.request(guidance_scale=1.0, num_steps=2)
-    expected = subject.latents(request)
-    drawn = drawn_by_lane(subject.adapters("ulysses", None), request, Split(cp=width))
+    expected, state = subject.latents(request), subject.adapter.encode(request)
+    drawn = _drawn_from(state, subject.adapters("ulysses", None), width)
     assert all(torch.equal(latents, expected) for latents in drawn)
+
+
+def _drawn_from(state: State, adapters: list[Adapter], width: int) -> list[torch.Tensor]:
+    """The finished latents of every rank of a lane; all begin with the same state."""
+
+    def draw(exchange: Any) -> torch.Tensor:
+        adapter, split = adapters[exchange.position], Split(cp=width)
+        ended = advance(adapter, state, exchange, split, num_steps=state.request.num_steps)
+        return ended.tensors["latents"]
+
+    return on_lane(width, draw)
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])

@@ -104,7 +104,7 @@ class CostSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     def table(self, workloads: Iterable[Workload], *, world_size: int) -> CostTable:
         """Seconds of every task of these workloads at every known width; raises `BadSetting` for one not covered."""
         measured: dict[CostKey, float] = {}
-        for workload in set(workloads):
+        for workload in sorted(set(workloads), key=lambda each: (each.model, each.tokens, each.conditions)):
             if fault := self.fault(workload):
                 raise BadSetting(fault, path=self.name)
             measured |= self._tasks(workload, world_size)

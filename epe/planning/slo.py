@@ -16,8 +16,8 @@ NEVER_S = float("inf")
 
 class Slo:
     """Earliest deadline first, each request at the narrowest width that still ends in time; then those without a
-    deadline, then those that are late anyway, at the width that spends least. Ranks left over widen whoever has
-    least time to spare."""
+    deadline, then those that are late anyway, shortest first and at the width that spends least. Ranks left over
+    widen whoever has least time to spare."""
 
     def __init__(self, settings: PoolSettings) -> None:
         self.settings = settings
@@ -28,8 +28,10 @@ class Slo:
             return ()
 
         def urgency(trajectory: TrajectoryView) -> tuple[float, float, float]:
+            if self._spare_s(draft, trajectory) < 0:
+                return 1.0, draft.speeds.of(trajectory).best_s(trajectory), trajectory.arrival_s
             deadline_s = NEVER_S if trajectory.deadline_s is None else trajectory.deadline_s
-            return float(self._spare_s(draft, trajectory) < 0), deadline_s, trajectory.arrival_s
+            return 0.0, deadline_s, trajectory.arrival_s
 
         order = self.settings.first(view, urgency)
         targets, spare = targets_for(order, len(view.ranks), lambda t, spare: self._width(draft, t, spare))

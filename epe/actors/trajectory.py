@@ -62,6 +62,7 @@ class Trajectory:
             ready_s=ready_s,
             deadline_s=self.deadline_s,
             priority=self.request.priority,
+            client_id=self.request.client_id,
             lane=self.lane,
             holders=tuple(sorted(self.next_holders)),
             num_leases=len(self.leases),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from epe.messages import Stage
 from epe.planning.costs import Workload
@@ -12,6 +13,9 @@ from epe.planning.pool import PoolSettings
 from epe.planning.slo import Slo
 from epe.planning.throughput import Throughput
 from epe.planning.view import RankView
+from epe.simulator.arrivals import Arrival, request_of
+from epe.simulator.engine import simulate
+from tests.planning.contract import costs as contract_costs
 from tests.planning.views import costs, trajectory, view
 
 SMALL, LARGE = Workload(tokens=256, conditions=2), Workload(tokens=16384, conditions=2)
@@ -167,6 +171,24 @@ def test_priority_makes_service_count_for_less():
 def test_without_client_ids_every_request_counts_for_itself():
     plan = widths(Fair(SETTINGS).plan(view(*(trajectory(f"q{i}") for i in range(4)))))
     assert plan == {f"q{i}": 1 for i in range(4)}
+
+
+def test_a_client_does_not_wait_for_the_queue_of_another():
+    arrivals = [picture(f"ada-{i}", client_id="ada", arrival_s=0.0) for i in range(20)]
+    arrivals.append(picture("ben-0", client_id="ben", arrival_s=0.01))
+    table = contract_costs()
+    outcome = simulate(arrivals, policy=Fair(SETTINGS), name="fair", costs=table, world_size=4)
+    place = sorted(outcome.records, key=lambda record: record.finish_s)
+    assert "ben-0" in {record.request_id for record in place[:4]}
+
+
+def picture(name: str, *, client_id: str, arrival_s: float) -> Arrival:
+    size = {"height": 512, "width": 512, "num_frames": 1, "num_steps": 10, "conditions": 1}
+    request = replace(request_of(name, **size, deadline_s=None), client_id=client_id)
+    workload = Workload(tokens=4096, conditions=1)
+    return Arrival(
+        arrival_s=arrival_s, request=request, workload=workload, size="any", single_s=1.0, best_s=1.0
+    )
 
 
 # --- what of a target starts now ---

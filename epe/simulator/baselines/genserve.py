@@ -1,5 +1,7 @@
-"""GENSERVE's joint choice for pictures beside videos (arXiv 2604.04335, known from its abstract and from notes):
-videos are held, resumed or resized so that they end in time and most pictures still do."""
+"""GENSERVE's joint choice for pictures beside videos (arXiv 2604.04335): hold, resume or resize by a knapsack.
+
+Known from its abstract and from notes on the paper. Its batches of pictures are left out, since leases have none.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""EPE's reference planner (the elastic service of the ChituDiffusion repository): all ranks meet at the end of each
-pulse, and lanes are aligned blocks of ranks."""
+"""The reference EPE (ChituDiffusion's elastic service): aligned lanes, and all ranks meet at the end of each pulse."""
 
 from __future__ import annotations
 

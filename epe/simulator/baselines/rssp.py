@@ -1,5 +1,7 @@
-"""One width for each class of requests (RSSP in TetriServe, arXiv 2510.01565, section 6): whole requests, first
-come first served, on any ranks that are free, never interrupted."""
+"""RSSP (a baseline of TetriServe, arXiv 2510.01565, section 6): one tuned width a class, whole requests in order.
+
+Requests run on any ranks that are free, first come first served, and are never interrupted.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""TetriServe (ASPLOS'26, arXiv 2510.01565, section 4): the narrowest widths that meet the deadlines, packed so that
-most requests survive. In rounds, as the paper has it, and asked anew at every event, as GF-DiT's repository does.
+"""TetriServe (ASPLOS'26, arXiv 2510.01565, section 4): the narrowest widths in time, packed for most survivors.
+
+In rounds, as the paper has it, and asked anew at every event, as GF-DiT's repository does it.
 """
 
 from __future__ import annotations

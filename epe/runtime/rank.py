@@ -87,7 +87,8 @@ def _device(adapter: Adapter, lanes: Lanes, seat: Seat, target: torch.device) ->
 
 def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lanes]:
     """Blocking: runs in a thread, so that the rank answers while it loads."""
-    if target.type == "cpu" and seat.world_size > 1:
+    # On a CPU the bits depend on the number of threads, and so would the picture on the machine.
+    if target.type == "cpu":
         torch.set_num_threads(1)
     adapter = load_adapter(
         stage.factory,

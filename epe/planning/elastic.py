@@ -57,8 +57,9 @@ class Elastic:
         pool.widen([*(job.trajectory for job, _ in filled.kept), *undated, *starving], floor=0.0)
         considered = [*starving, *(job.trajectory for job, _ in filled.kept), *undated]
         considered += [job.trajectory for job in filled.given_up]
-        others = [t for t in considered if t.request_id not in pool.widths]
-        return pool.layout, others
+        # A starving request is in its own class too: it must not be planned twice.
+        others = {t.request_id: t for t in considered if t.request_id not in pool.widths}
+        return pool.layout, list(others.values())
 
     def _classes(self, view: View) -> tuple[list[TrajectoryView], list[TrajectoryView], list[TrajectoryView]]:
         """Starving requests, those with a deadline by deadline, those without by priority and arrival."""

@@ -42,8 +42,15 @@ def trajectory(name: str, **fields: object) -> TrajectoryView:
 
 
 def view(
-    *trajectories: TrajectoryView, world: int = 4, leases: dict[int, int] | None = None, **fields
+    *trajectories: TrajectoryView,
+    world: int = 4,
+    leases: dict[int, int] | None = None,
+    free_s: dict[int, float] | None = None,
+    **fields,
 ) -> View:
-    leases = leases or {}
-    ranks = tuple(RankView(rank=rank, free_s=0.0, num_leases=leases.get(rank, 0)) for rank in range(world))
+    leases, free_s = leases or {}, free_s or {}
+    ranks = tuple(
+        RankView(rank=r, free_s=free_s.get(r, 0.0) if leases.get(r) else 0.0, num_leases=leases.get(r, 0))
+        for r in range(world)
+    )
     return View(**{"now_s": 0.0, "ranks": ranks, "trajectories": trajectories, "costs": costs(), **fields})

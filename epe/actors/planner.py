@@ -151,7 +151,7 @@ class Planner(Actor):
             return Rejected(failure=too_late(request, predicted_s=predicted_s))
         log_admitted(request, predicted_s=predicted_s, late=late)
         if request.on_deadline == "expire" and request.deadline_s is not None:
-            self.after(request.deadline_s, _Expire(request_id=request.id))
+            trajectory.expiry = self.after(request.deadline_s, _Expire(request_id=request.id))
         self._plan()
         return Accepted(request_id=request.id, predicted_s=predicted_s, late=late)
 
@@ -328,6 +328,8 @@ class Planner(Actor):
 
     def _end(self, trajectory: Trajectory, failure: Failure | None) -> None:
         del self.trajectories[trajectory.request.id]
+        if trajectory.expiry is not None:
+            trajectory.expiry.cancel()
         self._drop(trajectory, trajectory.holders)
         self.num_finished += failure is None
         if trajectory.for_client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 import msgspec
@@ -31,6 +32,7 @@ class Trajectory:
         self.num_migrations = 0
         self.predicted_s = 0.0
         self.started_s: float | None = None
+        self.expiry: asyncio.TimerHandle | None = None
         self._view: TrajectoryView | None = None
 
     @property

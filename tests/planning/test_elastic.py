@@ -161,3 +161,18 @@ def test_nothing_waits_while_all_ranks_idle(waiting):
         trajectory(t.request_id, workload=t.workload, stage=t.stage, deadline_s=t.deadline_s) for t in waiting
     ]
     assert elastic().plan(view(*idle))
+
+
+def test_a_starving_request_that_fills_held_ranks_is_planned_once():
+    """It stood in two classes, and filled two of the ranks that waited for a wide lane."""
+    wide = trajectory(
+        "wide", lane=(0, 1, 2, 3, 4, 5), holders=(0, 1, 2, 3, 4, 5), num_leases=1, deadline_s=0.5
+    )
+    starving = [
+        trajectory(name, stage=Stage.ENCODE, served_s=-1000.0 + i, arrival_s=-1000.0, holders=())
+        for i, name in enumerate(("first", "second"))
+    ]
+    held = view(wide, *starving, world=6, leases={0: 1, 1: 1}, free_s={0: 0.2, 1: 0.2})
+    plan = elastic(6).plan(held)
+    assert fault_of(held, plan) is None
+    assert {"first", "second"} <= lanes(plan).keys()

@@ -117,5 +117,5 @@ def test_a_policy_that_is_nowhere_is_an_error_with_its_path(settings):
     from epe.planning.policies import make_policy
 
     settings["parallelism"]["scheduler"]["policy"] = "nowhere.Policy"
-    with pytest.raises(BadSetting, match="parallelism.scheduler.policy"):
+    with pytest.raises(BadSetting, match=r"parallelism\.scheduler\.policy"):
         make_policy(build_stage(settings).parallelism.scheduler, widths=(1, 2))

@@ -331,17 +331,15 @@ class Planner(Actor):
         if trajectory.expiry is not None:
             trajectory.expiry.cancel()
         self._drop(trajectory, trajectory.holders)
-        self.num_finished += failure is None
         if trajectory.for_client:
+            self.num_finished += failure is None
             account = trajectory.account(now_s=self.now_s)
             ended = Ended(request_id=trajectory.request.id, account=account, failure=failure)
             self.ref(self.directory.desk).tell(ended)
             log_ended(account, failure)
         elif failure is not None:
             self._fail(f"the warm-up failed: {failure.message}")
-        if self.trajectories:
-            return
-        if self.round is not None:
+        if not self.trajectories and self.phase == "warming":
             self._next_round()
         if not self.trajectories:
             self._release_drained()
@@ -375,8 +373,7 @@ class Planner(Actor):
             return
         self.round = None
         self.costs.settle()
-        if self.phase == "warming":
-            self._enter("running")
+        self._enter("running")
 
     def _down(self, address: str, reason: str) -> None:
         if address != self.directory.postprocess:
@@ -405,7 +402,6 @@ class Planner(Actor):
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.drained.append(done)
         if self.phase != "failed":
-            self.warmup = iter(())
             self._enter("draining", reason)
         if not self.trajectories:
             self._release_drained()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -87,7 +88,7 @@ class Cluster:
         system.spawn(DESK, lambda: self.desk)
         for rank in range(self.world_size):
             self._start_rank(rank)
-        while self.planner.phase != "running":
+        while self.planner.phase != "running":  # noqa: ASYNC110 (virtual time: it costs nothing)
             await asyncio.sleep(0.01)
         return self.desk
 
@@ -117,7 +118,7 @@ class Cluster:
         """No rank was in two lanes at once."""
         for rank in range(self.world_size):
             visits = sorted((b, e) for b, e, lease in self.world.visits if rank in lease.lane.ranks)
-            for (_, end), (begin, _) in zip(visits, visits[1:], strict=False):
+            for (_, end), (begin, _) in itertools.pairwise(visits):
                 assert begin >= end - 1e-9
 
     def _system(self, node: str) -> ActorSystem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -133,7 +133,7 @@ class Planner(Actor):
             case Drain(reason=reason):
                 return self._drain(reason)
             case Down(address=address, reason=reason):
-                self._down(address, reason)
+                self._fail(f"{address} is gone: {reason}")
         self._plan()
         return None
 
@@ -143,8 +143,7 @@ class Planner(Actor):
         if refusal := self._refusal(request):
             return Rejected(failure=refusal)
         trajectory = self._admit(request, for_client=True)
-        predicted_s = predicted_finish_s(self._view(), request.id, self.settings.widths) - self.now_s
-        trajectory.predicted_s = predicted_s
+        predicted_s = trajectory.predicted_s = self._predicted_s(request.id)
         late = request.deadline_s is not None and predicted_s > request.deadline_s
         if late and self.settings.limits.refuse_late:
             del self.trajectories[request.id]
@@ -162,9 +161,7 @@ class Planner(Actor):
             return twice(request.id)
         num_waiting = sum(not t.lane for t in self.trajectories.values())
         if num_waiting >= self.settings.limits.max_pending:
-            first = next(iter(self.trajectories))
-            finish_s = predicted_finish_s(self._view(), first, self.settings.widths)
-            return full(num_waiting, retry_s=max(1.0, finish_s - self.now_s))
+            return full(num_waiting, retry_s=max(1.0, self._predicted_s()))
         return None
 
     def _admit(self, request: Request, *, for_client: bool) -> Trajectory:
@@ -192,28 +189,40 @@ class Planner(Actor):
             self.alarm = None
         if not any(trajectory.wants_lease for trajectory in self.trajectories.values()):
             return
-        now_s = self.now_s
-        ranks = self.ledger.rank_views(now_s=now_s)
-        view = View(now_s=now_s, ranks=ranks, trajectories=(), costs=self.costs)
+        view = self._view_of(())
         if (opening_s := view.next_opening_s) is not None:
             # A little late, so that rounding cannot ring it too early again and again.
-            self.alarm = self.after(opening_s - now_s + 1e-4, _Wake())
+            self.alarm = self.after(opening_s - view.now_s + 1e-4, _Wake())
 
     def _view(self) -> View:
+        """What the policy decides on: the requests in work, and of those that wait as many as there is room for,
+        larger priority first. One that is being encoded takes room too, since its pixels take memory."""
+        begun, waiting = self._queue()
+        room = max(0, self.settings.limits.max_inflight - len(begun))
+        if len(waiting) > room:
+            waiting = sorted(waiting, key=lambda trajectory: -trajectory.request.priority)[:room]
+        return self._view_of(begun + waiting)
+
+    def _queue(self) -> tuple[list[Trajectory], list[Trajectory]]:
+        """The requests that have begun and those that wait, in the order in which they came."""
+        begun = [trajectory for trajectory in self.trajectories.values() if trajectory.lane]
+        return begun, [trajectory for trajectory in self.trajectories.values() if not trajectory.lane]
+
+    def _view_of(self, trajectories: Iterable[Trajectory]) -> View:
         now_s = self.now_s
         return View(
             now_s=now_s,
             ranks=self.ledger.rank_views(now_s=now_s),
-            trajectories=tuple(t.view for t in self._in_view()),
+            trajectories=tuple(t.view for t in trajectories if t.wants_lease),
             costs=self.costs,
         )
 
-    def _in_view(self) -> Iterator[Trajectory]:
-        room = self.settings.limits.max_inflight
-        for trajectory in self.trajectories.values():
-            if trajectory.wants_lease and (trajectory.lane or room > 0):
-                room -= 1
-                yield trajectory
+    def _predicted_s(self, request_id: str | None = None) -> float:
+        """Seconds until a request will end, with the whole queue before it; without a name, the first one."""
+        begun, waiting = self._queue()
+        view = self._view_of(begun + waiting)
+        name = request_id or view.trajectories[0].request_id
+        return predicted_finish_s(view, name, self.settings.widths) - view.now_s
 
     def _decide(self, view: View) -> tuple[Assignment, ...]:
         """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
@@ -374,15 +383,6 @@ class Planner(Actor):
         self.round = None
         self.costs.settle()
         self._enter("running")
-
-    def _down(self, address: str, reason: str) -> None:
-        if address != self.directory.postprocess:
-            self._fail(f"{address} is gone: {reason}")
-            return
-        message = f"the postprocess actor ended: {reason}"
-        failure = Failure(kind=FailureKind.TASK_RAISED, message=message, stage=Stage.FINISH)
-        for trajectory in [t for t in self.trajectories.values() if t.stage is Stage.FINISH]:
-            self._end(trajectory, failure)
 
     def _fail(self, reason: str) -> None:
         """The world cannot go on: every request ends, and whoever started the service hears why."""

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from epe.actors.admission import Limits
+from epe.actors.trajectory import Trajectory
+from epe.errors import Gone
 from epe.families import family
+from epe.messages import Stage
 from epe.planning.calibration import program
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.001)
+
+
+def alive(cluster: Cluster) -> list[Trajectory]:
+    return list(cluster.planner.trajectories.values())
 
 
 def test_an_old_deadline_does_not_end_a_later_request_of_the_same_id():
@@ -29,6 +50,61 @@ def test_the_warm_up_is_not_counted_among_the_finished_requests():
         assert (await desk.status()).num_finished == 0
         await cluster.draw(request("a"))
         assert (await desk.status()).num_finished == 1
+        await cluster.stop()
+
+    run(main())
+
+
+def test_requests_end_with_the_reason_when_files_can_no_longer_be_made():
+    async def main() -> None:
+        cluster = Cluster()
+        desk = await cluster.start()
+        handles = [await desk.submit(request(f"q{i}", steps=1 + i)) for i in range(8)]
+        await until(lambda: any(t.stage is Stage.FINISH and t.leases for t in alive(cluster)))
+        await cluster.systems["leader"].stop("postprocess")
+        async with asyncio.timeout(60):
+            for handle in handles:
+                with pytest.raises(Gone, match="postprocess@leader is gone"):
+                    await handle.result()
+        assert cluster.phases[-1][0] == "failed"
+        await cluster.stop()
+
+    run(main())
+
+
+def test_pictures_that_wait_to_be_encoded_take_room_among_the_requests_in_work():
+    """Else decoded pixels would pile up in the leader's memory when encoding is slower than drawing."""
+
+    async def main() -> None:
+        cluster = Cluster(limits=Limits(max_inflight=3))
+        await cluster.start()
+        most = 0
+
+        async def look() -> None:
+            nonlocal most
+            while True:
+                most = max(most, sum(bool(t.lane) for t in alive(cluster)))
+                await asyncio.sleep(0.0005)
+
+        looking = asyncio.create_task(look())
+        results = await cluster.draw(*(request(f"q{i}", steps=1) for i in range(12)))
+        looking.cancel()
+        assert [result.data for result in results] == [b"png"] * 12
+        assert most == 3
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_larger_priority_begins_first_however_long_the_queue_is():
+    async def main() -> None:
+        cluster = Cluster(world_size=1, limits=Limits(max_inflight=2))
+        desk = await cluster.start()
+        many = [await desk.submit(request(f"q{i}", steps=20)) for i in range(10)]
+        urgent = await desk.submit(request("urgent", steps=20, priority=5))
+        await urgent.result()
+        still = {trajectory.request.id for trajectory in alive(cluster)}
+        assert sum(handle.request_id in still for handle in many) >= 8
         await cluster.stop()
 
     run(main())

@@ -120,6 +120,14 @@ class Ledger:
         """Whether a report answers a lease of this epoch that is still open."""
         return report.epoch == self.epoch and report.seq in self.running
 
+    def may_break_under(self, request_id: str, ranks: tuple[int, ...]) -> bool:
+        """Whether another request is at work on just this lane. If it fails there, the ranks drop the lane's exchange
+        and refuse what was sent on it before, so a lease that waits behind it would fail with it."""
+        return len(ranks) > 1 and any(
+            running.lease.lane.ranks == ranks and running.lease.request.id != request_id
+            for running in self.running.values()
+        )
+
     def rank_views(self, *, now_s: float) -> tuple[RankView, ...]:
         """When each rank will be free, and how many leases it has."""
         if now_s > self._overdue_s:

@@ -178,7 +178,8 @@ class Planner(Actor):
         view = self._view()
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self._decide(view):
-                self._lease(assignment)
+                if not self.ledger.may_break_under(assignment.request_id, assignment.ranks):
+                    self._lease(assignment)
         self._set_alarm()
         self._note_lanes()
 

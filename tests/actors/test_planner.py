@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from epe.actors.admission import Limits
 from epe.actors.trajectory import Trajectory
-from epe.errors import Gone
+from epe.errors import Gone, NonFinite
 from epe.families import family
-from epe.messages import Stage
+from epe.messages import Lease, Stage
 from epe.planning.calibration import program
+from epe.planning.view import MAX_LEASES, Assignment, View
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 
@@ -105,6 +107,45 @@ def test_a_larger_priority_begins_first_however_long_the_queue_is():
         await urgent.result()
         still = {trajectory.request.id for trajectory in alive(cluster)}
         assert sum(handle.request_id in still for handle in many) >= 8
+        await cluster.stop()
+
+    run(main())
+
+
+class OneLane:
+    """A user's policy: all requests share one lane of all ranks, lease by lease."""
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        world = tuple(rank.rank for rank in view.ranks)
+        for trajectory in sorted(view.trajectories, key=lambda t: (t.num_leases, t.served_s)):
+            ranks = world if trajectory.stage is Stage.DENOISE else world[:1]
+            if trajectory.num_leases < MAX_LEASES and view.open_ranks.issuperset(ranks):
+                return (Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=1),)
+        return ()
+
+
+def test_a_lane_that_breaks_under_one_request_fails_no_other_that_waits_for_it():
+    """The ranks drop a lane's group after an error, and refuse what was leased on it before they did."""
+    broken: Counter[tuple[int, ...]] = Counter()
+
+    def fault(lease: Lease, rank: int) -> Gone | NonFinite | None:
+        lane = lease.lane
+        if lane.width > 1 and lane.incarnation < broken[lane.ranks]:
+            return Gone(f"lane {lane.ranks} (incarnation {lane.incarnation}) was dropped after an error")
+        if lease.request.id.startswith("bad") and lane.width > 1 and lease.first_step == 3:
+            broken[lane.ranks] = lane.incarnation + 1
+            return NonFinite("latents hold NaN", stage=lease.stage, step=lease.first_step)
+        return None
+
+    async def main() -> None:
+        cluster = Cluster(world_size=2, policy=OneLane(), fault=fault)
+        await cluster.start()
+        names = ["bad0", "q0", "q1", "bad1", "q2", "q3"]
+        results = dict(zip(names, await cluster.draw(*map(request, names)), strict=True))
+        assert {name: type(result).__name__ for name, result in results.items()} == {
+            name: "NonFinite" if name.startswith("bad") else "Result" for name in names
+        }
+        cluster.check_lanes()
         await cluster.stop()
 
     run(main())

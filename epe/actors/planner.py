@@ -245,13 +245,14 @@ class Planner(Actor):
         trajectory = self.trajectories[assignment.request_id]
         ranks, stage = assignment.ranks, trajectory.stage
         width = len(ranks) if stage is Stage.DENOISE else 1
+        num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         seconds = self.costs.seconds(cost_key(trajectory.workload, stage, width))
         running = self.ledger.enter(
             trajectory.request,
             ranks=ranks,
             stage=stage,
             first_step=trajectory.step,
-            num_steps=assignment.num_steps,
+            num_steps=num_steps,
             split=split_of(
                 width,
                 conditions=trajectory.workload.conditions,
@@ -259,7 +260,7 @@ class Planner(Actor):
             ),
             transfers=trajectory.transfers(ranks),
             now_s=self.now_s,
-            expected_s=seconds * max(1, assignment.num_steps),
+            expected_s=seconds * max(1, num_steps),
         )
         trajectory.leased(running)
         lease = running.lease
@@ -276,13 +277,12 @@ class Planner(Actor):
         if (running := self.ledger.answer(report, now_s=self.now_s)) is None:
             return
         trajectory = self.trajectories[running.lease.request.id]
-        trajectory.leases.remove(running)
-        if running.failed:
-            trajectory.failed(running)
-        else:
-            self._ran(trajectory, running)
-        if trajectory.ending is not None and not trajectory.leases:
-            self._end(trajectory, trajectory.ending)
+        for ended in trajectory.ended():
+            if ended.failed:
+                trajectory.failed(ended)
+            else:
+                self._ran(trajectory, ended)
+        self._end_if_done(trajectory)
 
     def _ran(self, trajectory: Trajectory, running: Running) -> None:
         self._drop(trajectory, trajectory.ran(running, now_s=self.now_s))
@@ -320,9 +320,19 @@ class Planner(Actor):
         trajectory = self.trajectories.get(message.request_id)
         if trajectory is not None:
             trajectory.seconds[Stage.FINISH] = message.seconds
-            self._end(trajectory, message.failure)
+            trajectory.encoded = message
+            self._end_if_done(trajectory)
 
     # --- requests end, each exactly once ---
+
+    def _end_if_done(self, trajectory: Trajectory) -> None:
+        """Nothing ends before its last lease has: a rank's report may come after the picture."""
+        if trajectory.leases:
+            return
+        if trajectory.ending is not None:
+            self._end(trajectory, trajectory.ending)
+        elif trajectory.encoded is not None:
+            self._end(trajectory, trajectory.encoded.failure)
 
     def _end_early(self, request_id: str, kind: FailureKind, message: str) -> bool:
         """Cancelled or expired: at once if nothing runs, else when the leases that were sent have run."""

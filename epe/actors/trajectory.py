@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 
 from epe.actors.ledger import Running
-from epe.messages import Account, Failure, LaneVisit, Lease, Request, Stage, Transfer
+from epe.messages import Account, Encoded, Failure, LaneVisit, Lease, Request, Stage, Transfer
 from epe.planning.costs import Workload
 from epe.planning.view import TrajectoryView
 
@@ -27,6 +28,7 @@ class Trajectory:
         self.holders: set[int] = set()
         self.leases: deque[Running] = deque()
         self.ending: Failure | None = None
+        self.encoded: Encoded | None = None
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
         self.num_migrations = 0
@@ -100,6 +102,15 @@ class Trajectory:
                 self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
             case _:
                 self.stage = Stage.FINISH
+
+    def ended(self) -> Iterator[Running]:
+        """Take the leases that all of their ranks have answered, in the order in which they were sent.
+
+        A narrow lease may be answered before a wide one ahead of it, whose last rank reports late; taken in that
+        order, old holders would be believed and a finished request would be ended twice.
+        """
+        while self.leases and not self.leases[0].waiting:
+            yield self.leases.popleft()
 
     def ran(self, running: Running, *, now_s: float) -> set[int]:
         """A lease has run to its end on all of its ranks. Returns the ranks whose state is no longer needed."""

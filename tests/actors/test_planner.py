@@ -16,6 +16,7 @@ from epe.messages import Lease, Stage
 from epe.planning.calibration import program
 from epe.planning.view import MAX_LEASES, Assignment, View
 from epe.simulator.virtual_time import run
+from epe.transport.memory import MemoryNetwork
 from tests.actors.cluster import Cluster, request
 
 
@@ -145,6 +146,38 @@ def test_a_lane_that_breaks_under_one_request_fails_no_other_that_waits_for_it()
         assert {name: type(result).__name__ for name, result in results.items()} == {
             name: "NonFinite" if name.startswith("bad") else "Result" for name in names
         }
+        cluster.check_lanes()
+        await cluster.stop()
+
+    run(main())
+
+
+class WideThenNarrow:
+    """Steps in turn on the whole world and on its first rank, each leased while the one before still runs."""
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        world = tuple(rank.rank for rank in view.ranks)
+        for trajectory in sorted(view.trajectories, key=lambda t: t.request_id):
+            is_wide = trajectory.stage is Stage.DENOISE and trajectory.step % 2 == 0
+            ranks = world if is_wide else world[:1]
+            if trajectory.num_leases < MAX_LEASES and view.open_ranks.issuperset(ranks):
+                return (Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=1),)
+        return ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_report_that_comes_after_those_of_later_leases_or_after_the_picture_is_no_surprise(seed: int):
+    """A rank of a wide lane may report when the narrow lease behind it, and even the file, are long done."""
+
+    async def main() -> None:
+        cluster = Cluster(world_size=3, seed=seed, policy=WideThenNarrow(), seconds=lambda lease: 1e-4)
+        cluster.network = MemoryNetwork(seed=seed, latency_s=(0.0002, 0.08))
+        await cluster.start()
+        results = await cluster.draw(*(request(f"q{index}", steps=7) for index in range(4)))
+        assert [type(result).__name__ for result in results] == ["Result"] * 4
+        assert cluster.planner.policy.__class__ is WideThenNarrow
+        await asyncio.sleep(1)  # the last messages arrive
+        cluster.check_clean()
         cluster.check_lanes()
         await cluster.stop()
 

@@ -20,7 +20,7 @@ Layout = list[list[int]]
 MAX_WAVES = 3
 # Seconds after the first one, and what is asked for.
 ARRIVALS: list[tuple[float, dict[str, Any]]] = [
-    (0.0, {"size": "512x512", "num_inference_steps": 20, "seed": 1}),
+    (0.0, {"size": "512x512", "num_inference_steps": 14, "seed": 1}),
     (0.7, {"size": "256x256", "num_inference_steps": 6, "seed": 2}),
     (0.8, {"size": "128x64", "num_inference_steps": 9, "seed": 3}),
     (0.9, {"size": "304x272", "num_inference_steps": 7, "seed": 4, "negative_prompt": "a dog"}),
@@ -29,7 +29,7 @@ ARRIVALS: list[tuple[float, dict[str, Any]]] = [
     (1.4, {"size": "304x272", "num_inference_steps": 3, "seed": 7}),
     (1.6, {"size": "256x256", "num_inference_steps": 10, "seed": 8}),
     (1.8, {"size": "128x64", "num_inference_steps": 2, "seed": 9}),
-    (2.5, {"size": "304x272", "num_inference_steps": 12, "seed": 10}),
+    (2.5, {"size": "304x272", "num_inference_steps": 8, "seed": 10}),
 ]
 
 

@@ -38,7 +38,8 @@ check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache  # its cache keeps an import as it was resolved, though the module has come since
+# Its cache would keep an import as it was once resolved, though the module has come since.
+	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

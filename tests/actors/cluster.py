@@ -88,8 +88,9 @@ class Cluster:
         system.spawn(DESK, lambda: self.desk)
         for rank in range(self.world_size):
             self._start_rank(rank)
-        while self.planner.phase != "running":  # noqa: ASYNC110 (virtual time: it costs nothing)
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(600):
+            while self.planner.phase != "running":  # noqa: ASYNC110 (virtual time: it costs nothing)
+                await asyncio.sleep(0.01)
         return self.desk
 
     async def draw(self, *requests: Request, gap_s: float = 0.0) -> list[Result | BaseException]:

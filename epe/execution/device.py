@@ -100,7 +100,7 @@ class ThreadDevice:
             gap_s=begin_s - self._idle_since_s,
             fetch_s=begin_s - received_s,
         )
-        return Outcome(report, _decoded(lease, work))
+        return Outcome(report, _decoded(lease, work) if self.rank == lease.lane.head else None)
 
     def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = incoming.result(self.FETCH_TIMEOUT_S)

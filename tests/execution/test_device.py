@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -45,6 +46,12 @@ async def test_leases_run_in_order_and_the_last_one_gives_the_picture(device):
     assert [outcome.report.seq for outcome in outcomes] == [1, 2, 3, 4]
     assert [outcome.report.next_step for outcome in outcomes] == [0, 3, 4, 4]
     assert np.asarray(outcomes[3].decoded.tensors[0]).max() == 4
+
+
+async def test_only_the_head_of_a_lane_hands_the_picture_on(device):
+    await device.submit(lease(1, Stage.ENCODE), None)
+    behind = msgspec.structs.replace(lease(2, Stage.DECODE), lane=Lane(ranks=(1, 0)))
+    assert (await device.submit(behind, None)).decoded is None
 
 
 async def test_a_lease_waits_for_its_state_and_those_behind_it_wait_too(device):

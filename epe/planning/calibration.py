@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from epe.families import Family
+from epe.geometry import max_width
 from epe.messages import OutputFormat, Request
 from epe.planning.view import MAX_LEASES, Assignment, View
 
@@ -30,12 +31,13 @@ def program(
     num_steps: int,
     num_frames: int = 1,
 ) -> Iterator[Round]:
-    """A round for each size (height, width in pixels) and lane width, small pictures first.
+    """A round for each size (height, width in pixels) and each lane width that it may have, small pictures first.
 
     Videos are measured with `num_frames` frames.
     """
     for height, width in sorted(sizes):
-        for lane_width in widths:
+        widest = max_width(family.num_tokens(height=height, width=width, num_frames=num_frames))
+        for lane_width in [each for each in widths if each <= widest] or [1]:
             lanes = {
                 f"warmup-{height}x{width}-w{lane_width}-{first}": tuple(range(first, first + lane_width))
                 for first in range(0, world - lane_width + 1, lane_width)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from statistics import median
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from epe.geometry import max_width
 from epe.messages import Stage
 
 
@@ -21,9 +22,6 @@ class Workload(Struct, frozen=True, kw_only=True):
     `model` is empty where a world has one model; it parts equal sizes of several.
     """
 
-    # Below this many rows a linear layer may use another kernel, and other bits (design.md section 9).
-    MIN_ROWS: ClassVar[int] = 4
-
     tokens: int
     conditions: int
     state_bytes: int = 0
@@ -32,7 +30,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     @property
     def max_width(self) -> int:
         """The widest lane on which every rank keeps enough rows for exact bits."""
-        return max(1, self.tokens // self.MIN_ROWS)
+        return max_width(self.tokens)
 
 
 class CostKey(Struct, frozen=True, kw_only=True):

@@ -133,6 +133,11 @@ def _lease_fault(
         return f"ranks {sorted(ranks - open_ranks)} do not exist or already have {MAX_LEASES} leases"
     if ranks & taken:
         return f"ranks {sorted(ranks & taken)} are in two lanes"
+    if trajectory.stage is Stage.DENOISE and len(ranks) > trajectory.workload.max_width:
+        return (
+            f"a lane of {len(ranks)} ranks is too wide for its {trajectory.workload.tokens} tokens; "
+            f"at most {trajectory.workload.max_width} can share them"
+        )
     if trajectory.num_leases >= MAX_LEASES:
         return f"it already has {MAX_LEASES} leases"
     if trajectory.stage is Stage.DENOISE and not 1 <= assignment.num_steps <= remaining:

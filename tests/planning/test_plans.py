@@ -9,6 +9,7 @@ from epe.errors import BadSetting
 from epe.families import family
 from epe.messages import Split
 from epe.planning.calibration import program
+from epe.planning.costs import Workload
 from epe.planning.forecast import play, predicted_finish_s
 from epe.planning.static import StaticCp, StaticDp
 from epe.planning.view import Assignment, fault_of
@@ -35,6 +36,12 @@ def plan(*ranks: int, steps: int = 1, name: str = "a") -> Assignment:
 )
 def test_a_plan_that_breaks_a_rule_is_named(assignments, word):
     assert word in fault_of(view(trajectory("a"), trajectory("b")), assignments)
+
+
+def test_a_lane_on_which_some_rank_would_have_too_few_rows_is_a_fault():
+    small = trajectory("a", workload=Workload(tokens=12, conditions=2))
+    assert "at most 3" in fault_of(view(small), (plan(0, 1, 2, 3),))
+    assert fault_of(view(small), (plan(0, 1, 2),)) is None
 
 
 def test_a_sound_plan_has_no_fault():
@@ -77,6 +84,11 @@ def test_the_warm_up_uses_all_lanes_of_a_width_at_once():
         [(0, 1, 2, 3)],
     ]
     assert {request.num_steps for each in rounds for request in each.requests} == {3}
+
+
+def test_the_warm_up_leaves_out_lanes_that_are_too_wide_for_a_size():
+    rounds = list(program(family("zimage"), sizes=((64, 64),), widths=(1, 2, 4, 8), world=8, num_steps=3))
+    assert [len(lane) for each in rounds for lane in each.lanes.values()] == [1] * 8 + [2] * 4 + [4] * 2
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,14 @@ def program(
     world: int,
     num_steps: int,
     num_frames: int = 1,
+    guidance_scale: float | None = None,
 ) -> Iterator[Round]:
     """A round for each size (height, width in pixels) and each lane width that it may have, small pictures first.
 
-    Videos are measured with `num_frames` frames.
+    Videos are measured with `num_frames` frames. `guidance_scale` is that of requests which name none (None: the
+    family's), so that what is usual is measured: a step with guidance is another task than one without.
     """
+    scale = family.defaults.guidance_scale if guidance_scale is None else guidance_scale
     for height, width in sorted(sizes):
         widest = max_width(family.num_tokens(height=height, width=width, num_frames=num_frames))
         for lane_width in [each for each in widths if each <= widest] or [1]:
@@ -44,13 +47,14 @@ def program(
             }
             yield Round(
                 requests=tuple(
-                    _request(family, name, (height, width, num_frames), num_steps=num_steps) for name in lanes
+                    _request(name, (height, width, num_frames), num_steps=num_steps, guidance_scale=scale)
+                    for name in lanes
                 ),
                 lanes=lanes,
             )
 
 
-def _request(family: Family, name: str, size: tuple[int, int, int], *, num_steps: int) -> Request:
+def _request(name: str, size: tuple[int, int, int], *, num_steps: int, guidance_scale: float) -> Request:
     height, width, num_frames = size
     return Request(
         id=name,
@@ -59,7 +63,7 @@ def _request(family: Family, name: str, size: tuple[int, int, int], *, num_steps
         width=width,
         num_frames=num_frames,
         num_steps=num_steps,
-        guidance_scale=family.defaults.guidance_scale,
+        guidance_scale=guidance_scale,
         seed=0,
         output_format=OutputFormat.RAW,
     )

@@ -108,4 +108,5 @@ def _warm_up(stage: Stage) -> Iterator[Round]:
         world=stage.world_size,
         num_steps=scheduler.warmup_steps,
         num_frames=stage.factory_args.num_frames,
+        guidance_scale=stage.factory_args.guidance_scale,
     )

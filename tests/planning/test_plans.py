@@ -91,6 +91,16 @@ def test_the_warm_up_leaves_out_lanes_that_are_too_wide_for_a_size():
     assert [len(lane) for each in rounds for lane in each.lanes.values()] == [1] * 8 + [2] * 4 + [4] * 2
 
 
+def test_the_warm_up_draws_with_the_guidance_of_requests_that_name_none():
+    sizes = {"sizes": ((512, 512),), "widths": (1,), "world": 1, "num_steps": 3}
+    (own,), (stages,) = (
+        program(family("zimage"), **sizes),
+        program(family("zimage"), **sizes, guidance_scale=0.0),
+    )
+    assert own.requests[0].guidance_scale == family("zimage").defaults.guidance_scale
+    assert stages.requests[0].guidance_scale == 0.0
+
+
 @pytest.mark.parametrize(
     ("width", "conditions", "degree", "split"),
     [

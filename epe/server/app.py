@@ -17,6 +17,7 @@ from epe.server.answers import answer, answer_crash, answer_http
 from epe.server.engine import Engine
 from epe.server.health import get_health, get_model, inspect, list_models
 from epe.server.images import create_images
+from epe.server.lines import aiohttp_logger
 from epe.server.service import REQUEST_ID, SERVICE, Service
 from epe.telemetry.log import get_logger
 
@@ -62,7 +63,14 @@ async def serve(app: web.Application, sock: socket.socket, *, end_within_s: floa
     A client that leaves cancels the handler of its request, and so the request. At the end, handlers have
     `end_within_s` before they are cancelled.
     """
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=end_within_s)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        auto_decompress=False,  # it would inflate a body, or fail over it, before its size is looked at
+        logger=aiohttp_logger(),
+        shutdown_timeout=end_within_s,
+    )
     await runner.setup()
     await web.SockSite(runner, sock).start()
     return runner

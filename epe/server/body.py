@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -9,10 +10,30 @@ from difflib import get_close_matches
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
+from aiohttp import web
 
 from epe.errors import BadRequest
 
+# A client that begins a body and does not end it would hold its connection for ever.
+BODY_WITHIN_S = 30.0
+
 Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+async def read_body(http: web.Request) -> bytes:
+    """The bytes of the body, as they were sent; raises the `HTTPException` that says why there are none."""
+    encoding = http.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        text = f"content-encoding {_shown(encoding)} is not read here; send the body as it is"
+        raise web.HTTPUnsupportedMediaType(text=text)
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            return await http.read()
+    except TimeoutError:
+        text = f"the body has not come within {BODY_WITHIN_S:g} s"
+        raise web.HTTPRequestTimeout(text=text) from None
+    except web.RequestPayloadError as error:
+        raise web.HTTPBadRequest(text=f"the body cannot be read: {_shown(str(error))}") from None
 
 
 def decode_body(raw: bytes, body_type: type[Body]) -> Body:
@@ -30,9 +51,9 @@ def decode_body(raw: bytes, body_type: type[Body]) -> Body:
 def _refuse_duplicates(raw: bytes) -> None:
     """msgspec keeps the last of two equal keys, and nobody could tell which one was meant."""
     pairs: list[tuple[str, object]] = json.loads(raw, object_pairs_hook=list, parse_int=str)
-    name, times = Counter(key for key, _ in pairs).most_common(1)[0]
-    if times > 1:
-        raise BadRequest(f"field {name} is given {times} times; once is allowed", param=name)
+    for name, times in Counter(key for key, _ in pairs).most_common(1):
+        if times > 1:
+            raise BadRequest(f"field {name} is given {times} times; once is allowed", param=name)
 
 
 def _fields(raw: bytes) -> dict[str, str]:

@@ -14,7 +14,7 @@ from epe.config.limits import problem_with_seed
 from epe.config.request import resolve_request
 from epe.errors import BadRequest
 from epe.messages import OutputFormat, Request
-from epe.server.body import decode_body
+from epe.server.body import decode_body, read_body
 from epe.server.drawing import draw
 from epe.server.reply import describe, send_pictures
 from epe.server.service import REQUEST_ID, SERVICE, Service
@@ -59,7 +59,7 @@ class ImageBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 async def create_images(http: web.Request) -> web.StreamResponse:
     """Draw, wait, answer with the files."""
     service = http.app[SERVICE]
-    body = decode_body(await http.read(), ImageBody)
+    body = decode_body(await read_body(http), ImageBody)
     service.check_model(body.model)
     # Clients and proxies send an id twice; what works on a request must never meet another of its name.
     requests = to_requests(body, service, request_id=f"{http[REQUEST_ID]}-{uuid4().hex[:8]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Literal
 
@@ -62,10 +63,20 @@ def check_output(output: str, *, makes: Literal["picture", "video"], path: str) 
         known = ", ".join(formats)
         raise BadSetting(f"{output!r} does not end in one of {known}", path=path)
     for file in (target, target.with_suffix(".json")):
-        if file.is_dir():
-            raise BadSetting(f"{file} is a folder; give the name of a file", path=path)
+        _check_file(file, path=path)
     _check_folder(target.parent, path=path)
     return formats[target.suffix.lower()]
+
+
+def _check_file(file: Path, *, path: str) -> None:
+    try:
+        is_folder = stat.S_ISDIR(os.stat(file).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # what is wrong with the folder is said of the folder
+    except OSError as error:
+        raise BadSetting(f"{file} cannot be written: {error.strerror}", path=path) from error
+    if is_folder:
+        raise BadSetting(f"{file} is a folder; give the name of a file", path=path)
 
 
 def _check_folder(folder: Path, *, path: str) -> None:

@@ -15,6 +15,8 @@ MAX_GUIDANCE = 100.0
 MAX_SEED = 2**63 - 1
 MAX_PRIORITY = 1_000_000
 MAX_FPS = 240
+# Far beyond what the tokens of any family hold; to count the tokens of a megabyte takes seconds.
+MAX_TEXT_CHARS = 2**16
 
 
 def problem_with_side(family: Family, side: int) -> str | None:
@@ -89,7 +91,9 @@ def problem_with_compression(level: int) -> str | None:
 
 
 def problem_with_text(text: str) -> str | None:
-    """Text that came from broken bytes cannot be tokenized, sent or written."""
+    """Text that came from broken bytes cannot be tokenized, sent or written; endless text keeps a rank busy."""
+    if len(text) > MAX_TEXT_CHARS:
+        return f"has {len(text)} characters; at most {MAX_TEXT_CHARS} are allowed"
     try:
         text.encode()
     except UnicodeEncodeError as error:

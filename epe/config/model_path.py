@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from epe.config.demo import model_folder
@@ -19,16 +20,19 @@ def check_model_path(model_path: str, family: Family, *, path: str) -> None:
         raise BadSetting(f"there is no folder {model_path}", path=path)
     if not folder.is_dir():
         raise BadSetting(f"{model_path} is a file; give the folder that holds {INDEX}", path=path)
-    pipeline = _pipeline_of(folder / INDEX, path=path)
+    content = _content_of(folder / INDEX, path=path)
+    pipeline = _pipeline_of(content, folder / INDEX, path=path)
     if pipeline != family.pipeline:
         raise BadSetting(
             f"{model_path} holds a {pipeline}, but {family.name} needs a {family.pipeline}", path=path
         )
+    if missing := [name for name in _components_of(content) if not (folder / name).is_dir()]:
+        raise BadSetting(f"{model_path} lacks {', '.join(missing)}, which its {INDEX} names", path=path)
 
 
-def _pipeline_of(index: Path, *, path: str) -> str:
+def _content_of(index: Path, *, path: str) -> object:
     try:
-        content = json.loads(index.read_text(encoding="utf-8"))
+        return json.loads(index.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadSetting(
             f"{index.parent} holds no {INDEX}; give the folder of a whole checkpoint in diffusers' format",
@@ -36,6 +40,17 @@ def _pipeline_of(index: Path, *, path: str) -> str:
         ) from None
     except (OSError, ValueError) as error:
         raise BadSetting(f"{index} cannot be read: {error}", path=path) from error
+
+
+def _components_of(content: object) -> Iterator[str]:
+    """A component is named with its library and class; [null, null] is one that the checkpoint does without."""
+    for name, kind in content.items() if isinstance(content, dict) else ():
+        match kind:
+            case [str(), str()]:
+                yield name
+
+
+def _pipeline_of(content: object, index: Path, *, path: str) -> str:
     name = content.get("_class_name") if isinstance(content, dict) else None
     if not isinstance(name, str):
         raise BadSetting(f"{index} does not name a pipeline (_class_name)", path=path)

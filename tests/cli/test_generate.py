@@ -175,6 +175,11 @@ def test_an_output_below_a_file_is_refused(base, tmp_path):
         build_options([*base, "--output", str(tmp_path / "file" / "x.png")], env=NO_ENV)
 
 
+def test_a_name_that_no_file_can_have_is_refused(base, tmp_path):
+    with pytest.raises(BadSetting, match="File name too long"):
+        build_options([*base, "--output", str(tmp_path / f"{'a' * 300}.png")], env=NO_ENV)
+
+
 def test_an_output_that_is_a_folder_is_refused(base, tmp_path):
     (tmp_path / "x.json").mkdir()
     with pytest.raises(BadSetting, match=r"x\.json is a folder"):

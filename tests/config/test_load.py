@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 
 import pytest
@@ -346,6 +347,15 @@ def test_a_model_of_another_family_is_named(stage_with, checkpoint):
     (checkpoint / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
     with pytest.raises(BadSetting, match="holds a FluxPipeline, but zimage needs a ZImagePipeline"):
         stage_with("name", "a")
+
+
+def test_a_checkpoint_that_lacks_a_part_is_refused_before_it_is_loaded(stage_with, checkpoint):
+    parts = {"vae": ["diffusers", "AutoencoderKL"], "tokenizer": ["t", "T"], "image_encoder": [None, None]}
+    (checkpoint / "model_index.json").write_text(json.dumps({"_class_name": "ZImagePipeline", **parts}))
+    (checkpoint / "tokenizer").mkdir()
+    with pytest.raises(BadSetting, match=r"lacks vae, which its model_index\.json names") as caught:
+        stage_with("name", "a")
+    assert caught.value.path == "factory_args.model_path"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{broken", '{"_class_name": 3}'])

@@ -71,6 +71,7 @@ def test_the_stage_defaults_go_before_the_family_defaults():
         ("output_compression", 101, "output_compression 101 is not from 0 to 100"),
         ("prompt", "broken \udc80", "prompt is not valid Unicode text (at character 7)"),
         ("negative_prompt", "\ud800", "negative_prompt is not valid Unicode text"),
+        ("prompt", "x" * 10**6, "prompt has 1000000 characters; at most 65536 are allowed"),
     ],
 )
 def test_a_field_outside_its_limits_is_named(field, value, words):

@@ -27,6 +27,8 @@ from epe.messages import OutputFormat, Request
 def run(argv: Sequence[str]) -> int:
     options = build_options(argv)
     place = read_placement(os.environ)
+    # Read when torch is loaded: its RPC prints a line for each peer that leaves, though that is the usual end.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from epe.runtime.generate import Meeting, run_generate
 

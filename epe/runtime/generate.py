@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -17,12 +16,13 @@ from epe.actors.desk import Result
 from epe.config.generate import GenerateOptions
 from epe.config.load import build_stage
 from epe.config.stage import Stage as StageFile
+from epe.errors import BadSetting
 from epe.families import family
 from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
 from epe.messages import OutputFormat, Progress, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
-from epe.runtime.rank import Seat, owns_its_gpu, pick_device
+from epe.runtime.rank import Seat, lane_backend, pick_device
 from epe.telemetry.log import configure
 from epe.transport.store import host_store, join_store, split_store
 
@@ -61,9 +61,18 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
         request = msgspec.structs.replace(options.request, output_format=OutputFormat.RAW)
         begin_s = time.perf_counter()
         handle = await runtime.submit(request, watcher=progress_bar())
-        result = await handle.result()
+        try:
+            result = await handle.result()
+        except asyncio.CancelledError:
+            handle.cancel()  # else the runtime would draw it to the end before it closes
+            raise
         elapsed_s = time.perf_counter() - begin_s
-        await asyncio.to_thread(_save, options, meeting, stage, result, elapsed_s)
+        try:
+            await asyncio.to_thread(_save, options, meeting, stage, result, elapsed_s)
+        except OSError as error:
+            raise BadSetting(
+                f"{options.output} cannot be written: {error.strerror}", path="--output"
+            ) from error
     return elapsed_s
 
 
@@ -134,13 +143,12 @@ def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, res
     """How the work was in fact divided."""
     target = pick_device(options.device, index=meeting.local_rank)
     width = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
-    backend: Literal["gloo", "nccl"] = "nccl" if owns_its_gpu(target, meeting.world_size) else "gloo"
     guided = stage.family.num_conditions(options.request.guidance_scale) == 2
     return Effective(
         world_size=meeting.world_size,
         device=target.type,
         dtype=_dtype(options, target.type),
-        cp_backend=None if width == 1 else backend,
+        cp_backend=None if width == 1 else lane_backend(stage, target, world_size=meeting.world_size),
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
     )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from epe.cli.generate import build_options
+from epe.config.generate import GenerateOptions
+from epe.errors import BadSetting
 from epe.families import FAMILIES, Family
-from epe.runtime.generate import stage_of
+from epe.messages import Progress, Stage
+from epe.runtime import generate
+from epe.runtime.generate import Meeting, run_generate, stage_of
 
 AVAILABLE = [each for each in FAMILIES.values() if each.available]
 
@@ -34,3 +41,50 @@ def test_the_method_its_degree_and_its_transport_reach_the_stage(tmp_path: Path)
     cp = stage_of(options, world_size=4).parallelism.cp
     assert (cp.attention_mode, cp.ulysses_degree, cp.ulysses_transport) == ("ulysses", 2, "nccl")
     assert cp.agkv_transport == "auto"
+
+
+@pytest.fixture
+def usual_log() -> Iterator[None]:
+    """A command decides how this process logs; afterwards it is as before."""
+    yield
+    structlog.reset_defaults()
+
+
+def small(checkpoint: Path, output: Path, *, steps: int) -> GenerateOptions:
+    size = ("--height", "64", "--width", "64", "--steps", str(steps))
+    given = ("--model", "zimage", "--model-path", str(checkpoint), "--prompt", "a", "--output", str(output))
+    return build_options([*given, *size], env={})
+
+
+async def test_an_interrupted_command_does_not_draw_to_the_end(
+    tiny_zimage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Progress] = []
+    draws = asyncio.Event()
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.stage is Stage.DENOISE:
+            draws.set()
+
+    monkeypatch.setattr(generate, "progress_bar", lambda: watch)
+    options = small(tiny_zimage, tmp_path / "x.png", steps=1000)
+    drawing = asyncio.create_task(generate._generate(options, Meeting()))
+    async with asyncio.timeout(60):
+        await draws.wait()
+        drawing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await drawing
+    assert seen[-1].step < 1000
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.usefixtures("usual_log")
+def test_a_picture_that_cannot_be_written_is_an_error_with_a_reason(
+    tiny_zimage: Path, tmp_path: Path
+) -> None:
+    options = small(tiny_zimage, tmp_path / "out" / "x.png", steps=1)
+    (tmp_path / "out").write_text("here was nothing when the flags were read")
+    with pytest.raises(BadSetting, match="cannot be written: File exists") as caught:
+        run_generate(options, Meeting())
+    assert caught.value.path == "--output"

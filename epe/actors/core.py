@@ -218,8 +218,11 @@ class ActorSystem:
         return _wait_for(reply)
 
     def node_down(self, node: str, reason: str) -> None:
-        log.warning("node.was_lost", node=node, reason=reason)
-        for target in [target for target in self._watchers if _node_of(target) == node]:
+        watched = [target for target in self._watchers if _node_of(target) == node]
+        # Of a node whose actors have ended before, or whose watchers have, nobody here wants to hear.
+        missed = any(self._mailbox(watcher) for target in watched for watcher in self._watchers[target])
+        (log.warning if missed else log.debug)("node.was_lost", node=node, reason=reason)
+        for target in watched:
             self._tell_watchers(target, reason)
         for target, watchers in list(self._watchers.items()):
             for watcher in [watcher for watcher in watchers if _node_of(watcher) == node]:

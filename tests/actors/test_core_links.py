@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from epe.actors.core import Actor, ActorSystem, Down, RestartLimit
 from epe.errors import Gone, NonFinite, Overloaded
@@ -182,6 +183,26 @@ def test_a_watcher_hears_once_of_the_end_of_an_actor_and_of_a_node() -> None:
         ]
 
     run(main())
+
+
+def test_a_node_that_nobody_watches_any_more_is_lost_without_a_warning() -> None:
+    async def main() -> list[tuple[str, str]]:
+        world = World("a", "b", "c")
+        servant(world.systems["a"])
+        for node in "bc":
+            servant(world.systems[node])
+            world.systems["a"].ref("servant").tell(Note(text=f"watch servant@{node}"))
+        await asyncio.sleep(1)
+        await world.systems["b"].stop()
+        await asyncio.sleep(1)
+        with capture_logs() as lines:
+            for node in "bc":
+                world.network.kill(node)
+            await asyncio.sleep(1)
+        lost = [line for line in lines if line["event"] == "node.was_lost"]
+        return [(line["node"], line["log_level"]) for line in lost if line["node"] in "bc"]
+
+    assert sorted(set(run(main()))) == [("b", "debug"), ("c", "warning")]
 
 
 def test_a_watch_of_what_ended_before_is_answered_at_once() -> None:

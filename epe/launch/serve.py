@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -55,10 +54,13 @@ def _stage_file(given: str | Path | None, env: Mapping[str, str]) -> Iterator[Pa
     placement = read_placement(env)
     num_ranks = min(2, os.cpu_count() or 1) if placement.launcher == "none" else placement.world_size
     stage = demo_stage(count_gpus(env) if placement.launcher == "none" else 0, num_ranks=num_ranks)
-    with tempfile.NamedTemporaryFile("w", prefix="epe-demo-", suffix=".yaml") as file:
-        yaml.safe_dump(stage, file)
-        file.flush()
-        yield Path(file.name)
+    # A file in memory: whatever ends this process, nothing of it is left.
+    file = os.memfd_create("epe-demo-stage")
+    try:
+        os.write(file, yaml.safe_dump(stage).encode())
+        yield Path(f"/proc/{os.getpid()}/fd/{file}")
+    finally:
+        os.close(file)
 
 
 def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogLevel) -> ServeSettings:
@@ -68,7 +70,7 @@ def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogL
 
         check_codec(stage.video_codec, path="video_codec")
     return ServeSettings(
-        stage_path=str(path.resolve()),
+        stage_path=str(path.absolute()),
         gpu=tuple(stage.gpu),
         host=stage.service.host if host is None else host,
         port=stage.service.port if port is None else port,

@@ -46,35 +46,46 @@ class Device(Protocol):
         """Free what is held of these requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """From the rank itself: its model is loaded, and leases may come."""
+
+    device: Device
+    ready: RankReady
+
+
 class Worker(Actor):
-    """The actor of one rank. `stopped_by` is completed when the rank shall end."""
+    """The actor of one rank, from before its model is loaded, so that it can be told to end meanwhile.
+
+    `stopped_by` is completed when the rank shall end. `device` is there from `Loaded` on: before, the planner
+    leases it nothing.
+    """
 
     inbox = 4096
+    device: Device
 
     def __init__(
         self,
         rank: int,
         *,
         directory: Directory,
-        device: Device,
-        ready: RankReady,
         stopped_by: asyncio.Future[Ending],
         fetch_timeout_s: float = 60.0,
     ) -> None:
         self.rank = rank
         self.directory = directory
-        self.device = device
-        self.ready = ready
         self.stopped_by = stopped_by
         self.fetch_timeout_s = fetch_timeout_s
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def started(self) -> None:
         self.watch(self.directory.planner)
-        self.ref(self.directory.planner).tell(self.ready)
 
     async def receive(self, message: object) -> object:
         match message:
+            case Loaded(device=device, ready=ready):
+                self.device = device
+                self.ref(self.directory.planner).tell(ready)
             case Lease():
                 self._lease(message)
             case Fetch(request_id=request_id, step=step):

@@ -10,9 +10,10 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import uvloop
 from torch.distributed import Store
@@ -37,14 +38,22 @@ def main() -> None:
     spec = read_spec(os.environ)
     lifeline = _hold(spec)
     configure(level=spec.log_level, node="leader" if spec.rank is None else f"r{spec.rank}")
+    uvloop.run(_to_the_end(spec, _lead(spec) if spec.role == "leader" else _draw(spec, lifeline)))
+
+
+async def _to_the_end(spec: ChildSpec, work: Coroutine[Any, Any, int]) -> NoReturn:
+    """Ends the process from within the loop: whoever closes a loop waits for its threads, and one that loads a model,
+    or waits for the world to form, may take minutes. Nothing of theirs is wanted."""
     try:
-        code = _run(_lead(spec) if spec.role == "leader" else _draw(spec, lifeline))
+        code = await work
     except EpeError as error:
         print(f"epe: {spec.name}: {error}", file=sys.stderr)
         code = 2 if isinstance(error, BadInput) else 1
+    except Exception:  # the border of the process: a defect of ours
+        traceback.print_exc()
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads that load or compute may be at work still; nothing of theirs is wanted.
     os._exit(code)
 
 
@@ -54,11 +63,6 @@ def _hold(spec: ChildSpec) -> Lifeline | None:
     lifeline = Lifeline(spec.lifeline_fd)
     lifeline.watch()
     return lifeline
-
-
-def _run(work: Coroutine[Any, Any, int]) -> int:
-    code: int = uvloop.run(work)
-    return code
 
 
 async def _lead(spec: ChildSpec) -> int:

@@ -33,8 +33,8 @@ from epe.transport.rpc import RpcLink
 class EmbeddedDiffusionRuntime:
     """`async with EmbeddedDiffusionRuntime.from_stage("stage.yaml") as runtime: await runtime.generate("...")`.
 
-    On rank 0 the block is yours; on every other rank it is entered when the world is ready, and left only
-    when rank 0 leaves its own.
+    On rank 0 the block is yours, entered when requests are taken; on every other rank it is entered when its model
+    is loaded, and left only when rank 0 leaves its own.
     """
 
     START_TIMEOUT_S = 600.0
@@ -163,7 +163,10 @@ class EmbeddedDiffusionRuntime:
                 warm_up=self.warm_up,
                 phase_changed=self._phase_changed,
             )
-        self._rank = await Rank.start(system, seat=seat, directory=directory, stage=self.stage)
+        self._rank = Rank(system, seat=seat, directory=directory)
+        if not await self._rank.load(self.stage):
+            reason = self._rank.stopped_by.result().reason
+            raise StartFailed(f"rank {seat.rank} was stopped while it loaded: {reason}")
         if self._leader is not None:
             await self._opened
 

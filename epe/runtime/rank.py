@@ -7,22 +7,23 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed import Store
 
 from epe.actors.core import ActorSystem
 from epe.actors.directory import Directory, worker_name
-from epe.actors.worker import Ending, Worker
+from epe.actors.worker import Ending, Loaded, Worker
 from epe.config.demo import model_folder
 from epe.config.stage import Stage
-from epe.errors import StartFailed
+from epe.errors import BadSetting, StartFailed
 from epe.execution.device import ThreadDevice
 from epe.execution.run import Lanes, SoloLanes
-from epe.messages import Lane, RankReady
+from epe.messages import RankReady
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
-from epe.transport.groups import Groups, aligned_lanes
+from epe.transport.groups import Backend, Groups, aligned_lanes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 
@@ -39,57 +40,57 @@ class Seat:
 
 
 class Rank:
-    """A rank at work. `stopped_by` is completed when it shall end."""
+    """A rank of a world. `stopped_by` is completed when it shall end, which may be while it loads."""
 
-    def __init__(self, system: ActorSystem, *, seat: Seat, device: ThreadDevice, lanes: Lanes) -> None:
+    def __init__(self, system: ActorSystem, *, seat: Seat, directory: Directory) -> None:
         self.system = system
         self.seat = seat
-        self.device = device
-        self.lanes = lanes
         self.stopped_by: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._device: ThreadDevice | None = None
+        self._lanes: Lanes | None = None
+        self._worker = system.spawn(
+            worker_name(seat.rank),
+            lambda: Worker(seat.rank, directory=directory, stopped_by=self.stopped_by),
+        )
 
-    @classmethod
-    async def start(cls, system: ActorSystem, *, seat: Seat, directory: Directory, stage: Stage) -> Rank:
-        """Load the model, build the lanes that are known, and report to the planner."""
+    async def load(self, stage: Stage) -> bool:
+        """Load the model, build the lanes that are known, and report to the planner; False if the rank is stopped
+        before that is done."""
         begin_s = time.perf_counter()
-        target = pick_device(stage.device, index=seat.device_index)
-        adapter, lanes = await asyncio.to_thread(_load, seat, target, stage)
-        rank = cls(system, seat=seat, device=_device(adapter, lanes, seat, target), lanes=lanes)
+        target = pick_device(stage.device, index=self.seat.device_index)
+        loading = asyncio.ensure_future(asyncio.to_thread(_load, self.seat, target, stage))
+        ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not loading.done():
+                return False
+            adapter, self._lanes = loading.result()
+        finally:
+            loading.cancel()  # The thread goes on, but nobody waits for it.
+        self._device = ThreadDevice(adapter, self._lanes, rank=self.seat.rank, device=target)
         ready = RankReady(
-            rank=seat.rank,
+            rank=self.seat.rank,
             device=device_name(target),
             fingerprint=fingerprint(stage, target),
             load_s=time.perf_counter() - begin_s,
         )
-        system.spawn(
-            worker_name(seat.rank),
-            lambda: Worker(
-                seat.rank,
-                directory=directory,
-                device=rank.device,
-                ready=ready,
-                stopped_by=rank.stopped_by,
-            ),
-        )
-        return rank
+        self._worker.tell(Loaded(self._device, ready))
+        return True
 
     async def close(self) -> None:
         """End the worker and the device thread, and close the lanes."""
         await self.system.stop(worker_name(self.seat.rank))
-        await asyncio.to_thread(self.device.close)
-        if isinstance(self.lanes, Groups):
-            self.lanes.close()
-
-
-def _device(adapter: Adapter, lanes: Lanes, seat: Seat, target: torch.device) -> ThreadDevice:
-    return ThreadDevice(adapter, lanes, rank=seat.rank, device=target)
+        if self._device is not None:
+            await asyncio.to_thread(self._device.close)
+        if isinstance(self._lanes, Groups):
+            self._lanes.close()
 
 
 def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lanes]:
     """Blocking: runs in a thread, so that the rank answers while it loads."""
-    # On a CPU the bits depend on the number of threads, and so would the picture on the machine.
-    if target.type == "cpu":
+    if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
+    backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
     adapter = load_adapter(
         stage.factory,
         model_folder(stage.factory_args.model_path),
@@ -99,25 +100,27 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         attention_mode=stage.parallelism.cp.attention_mode,
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
     )
-    return adapter, _lanes(seat, target, stage.parallelism.scheduler.allowed_lane_widths)
+    if seat.store is None or backend is None:
+        return adapter, SoloLanes()
+    groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
+    widths = stage.parallelism.scheduler.allowed_lane_widths
+    groups.prebuild(aligned_lanes(seat.world_size, widths))
+    return adapter, groups
 
 
-def _lanes(seat: Seat, target: torch.device, widths: tuple[int, ...]) -> Lanes:
-    if seat.store is None:
-        return SoloLanes()
-    groups = Groups(
-        seat.store,
-        epoch=seat.epoch,
-        rank=seat.rank,
-        device=target,
-        backend="nccl" if owns_its_gpu(target, seat.world_size) else "gloo",
-    )
-    groups.prebuild(tuple(lane for lane in aligned_lanes(seat.world_size, widths) if _mine(lane, seat)))
-    return groups
-
-
-def _mine(lane: Lane, seat: Seat) -> bool:
-    return lane.width > 1 and seat.rank in lane.ranks
+def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:
+    """How ranks exchange tensors: NCCL needs a GPU for each. Raises `BadSetting` where it was asked for in vain."""
+    if owns_its_gpu(target, world_size):
+        return "nccl"
+    cp = stage.parallelism.cp
+    asked = cp.agkv_transport if cp.attention_mode == "agkv" else cp.ulysses_transport
+    if asked == "nccl":
+        here = "run on the CPU" if target.type == "cpu" else "share one"
+        raise BadSetting(
+            f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
+            path=f"parallelism.cp.{cp.attention_mode}_transport",
+        )
+    return "gloo"
 
 
 def pick_device(wanted: str, *, index: int) -> torch.device:

@@ -71,11 +71,12 @@ class LeaderProcess:
         if self.link is not None:
             for rank in range(self.directory.world_size):
                 self.system.ref(self.directory.worker(rank)).tell(Stop(reason=reason))
-            # The last messages leave before the link is closed.
-            await asyncio.sleep(0.1)
         if self.leader is not None:
+            # Before the ranks are gone, or the planner would take that for their loss.
             await self.leader.close()
         if self.link is not None:
+            # The last messages leave before the link is closed.
+            await asyncio.sleep(0.1)
             await self.link.close()
 
     def _phase_changed(self, phase: str, reason: str) -> None:
@@ -86,15 +87,17 @@ class LeaderProcess:
 
 
 async def run_rank(stage: Stage, *, seat: Seat, joined: Callable[[], None] = lambda: None) -> Ending:
-    """A rank of a service until it is stopped; `joined` is called when the leader's word reaches it."""
+    """A rank of a service until it is stopped; `joined` is called when the leader's word reaches it, also while
+    it loads."""
     assert seat.store is not None, "a rank of a service meets its leader through a store"
     directory = service_directory(seat.world_size)
     node = directory.nodes[seat.rank]
     system = ActorSystem(node)
     link = await _open_link(system, seat.store, seat.epoch, node, directory)
-    joined()
     try:
-        rank = await Rank.start(system, seat=seat, directory=directory, stage=stage)
+        rank = Rank(system, seat=seat, directory=directory)
+        joined()
+        await rank.load(stage)
         ending = await rank.stopped_by
         await rank.close()
         return ending

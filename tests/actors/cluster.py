@@ -13,7 +13,7 @@ from epe.actors.desk import Desk, Result
 from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory, worker_name
 from epe.actors.planner import Planner, PlannerSettings
 from epe.actors.postprocess import Postprocess
-from epe.actors.worker import Worker
+from epe.actors.worker import Loaded, Worker
 from epe.families import family
 from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
 from epe.planning.calibration import Round
@@ -130,16 +130,10 @@ class Cluster:
     def _start_rank(self, rank: int) -> None:
         ending = self.endings[rank] = asyncio.get_running_loop().create_future()
         ready = RankReady(rank=rank, device="simulated", fingerprint="simulated", load_s=0.0)
-        self._system(f"r{rank}").spawn(
-            worker_name(rank),
-            lambda: Worker(
-                rank,
-                directory=self.directory,
-                device=self.devices[rank],
-                ready=ready,
-                stopped_by=ending,
-            ),
+        worker = self._system(f"r{rank}").spawn(
+            worker_name(rank), lambda: Worker(rank, directory=self.directory, stopped_by=ending)
         )
+        worker.tell(Loaded(self.devices[rank], ready))
 
     def _planner(self) -> Planner:
         settings = PlannerSettings(family=family("zimage"), widths=self.widths, limits=self.limits)

@@ -10,7 +10,6 @@ BIN := $(VENV)/bin
 PINS := constraints-cpu.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint $(PINS)
 
-DEMO_MODEL := epe/models/demo
 PICTURE := outputs/demo.png
 
 .DEFAULT_GOAL := help
@@ -26,9 +25,7 @@ help:
 	@echo "make clean   remove the environment and everything that was built"
 
 demo: $(VENV)/.run
-	OMP_NUM_THREADS=1 $(BIN)/epe generate --model zimage --model-path $(DEMO_MODEL) \
-		--prompt "a red cube and a blue ball on a white table" \
-		--height 256 --width 256 --steps 20 --guidance-scale 3 --output $(PICTURE)
+	OMP_NUM_THREADS=1 $(BIN)/epe generate --prompt "a red cube and a blue ball on a white table" --output $(PICTURE)
 	@echo "The picture is $(PICTURE); its facts are in $(PICTURE:.png=.json)."
 
 test: check

@@ -128,6 +128,10 @@ class CostTable:
         """The seconds by the table alone: measured, else fitted, else the stated prior."""
         return self.measured.get(key) or self._fitted(key) or self._prior(key)
 
+    def guesses(self, key: CostKey) -> bool:
+        """Whether no task of this kind was measured yet, so that `seconds` may be far from the truth."""
+        return not any((k.stage, k.model) == (key.stage, key.model) for k in self.measured)
+
     def migration_s(self, state_bytes: int) -> float:
         """The expected seconds to bring a state to ranks that lack it."""
         return self.migration.seconds(state_bytes)

@@ -42,7 +42,8 @@ class Draft:
         """Steps of a lease of one pulse."""
         if trajectory.stage is not Stage.DENOISE:
             return 0
-        fitting = int(self.pulse_s / max(self.speeds.of(trajectory).step_s(width), 1e-9))
+        speed = self.speeds.of(trajectory)
+        fitting = 0 if speed.guessed else int(self.pulse_s / max(speed.step_s(width), 1e-9))
         return min(max(fitting, self.pulse_steps), trajectory.num_steps - trajectory.step)
 
     def lease_s(self, trajectory: TrajectoryView, width: int, num_steps: int | None = None) -> float:

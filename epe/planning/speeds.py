@@ -12,7 +12,8 @@ class Speed:
     """One workload: the widths that it may have and what a task of it takes at each.
 
     `ladder` holds only widths that are faster than every narrower one, so its last is the fastest;
-    `thrifty` is the width that spends the fewest rank-seconds on a step, the narrowest of equals.
+    `thrifty` is the width that spends the fewest rank-seconds on a step, the narrowest of equals. `guessed` says
+    that no step of any workload was measured yet.
     """
 
     def __init__(self, costs: CostTable, workload: Workload, *, widths: tuple[int, ...]) -> None:
@@ -20,6 +21,7 @@ class Speed:
         self._workload = workload
         self._task_s: dict[tuple[Stage, int], float] = {}
         self.widths = tuple(width for width in widths if width <= workload.max_width) or (1,)
+        self.guessed = costs.guesses(cost_key(workload, Stage.DENOISE, 1))
         self.encode_s = self.task_s(Stage.ENCODE, 1)
         self.decode_s = self.task_s(Stage.DECODE, 1)
         ladder = [self.widths[0]]

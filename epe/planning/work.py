@@ -35,10 +35,15 @@ def remaining_s(costs: CostTable, trajectory: TrajectoryView, width: int) -> flo
 def steps_for(
     costs: CostTable, trajectory: TrajectoryView, width: int, *, pulse_s: float, pulse_steps: int
 ) -> int:
-    """Steps of the next lease: as many as fit into a pulse, at least `pulse_steps`, at most all that are left."""
+    """Steps of the next lease: as many as fit into a pulse, at least `pulse_steps`, at most all that are left.
+
+    While nothing was measured, `pulse_steps`: by a guess that is too low, a lease that nobody can end would hold
+    all steps.
+    """
     if trajectory.stage is not Stage.DENOISE:
         return 0
-    fitting = int(pulse_s / max(step_s(costs, trajectory.workload, width), 1e-9))
+    key = cost_key(trajectory.workload, Stage.DENOISE, width)
+    fitting = 0 if costs.guesses(key) else int(pulse_s / max(costs.seconds(key), 1e-9))
     return min(max(fitting, pulse_steps), trajectory.num_steps - trajectory.step)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from epe.config.stage import Scheduler
 from epe.errors import BadSetting
+from epe.planning.costs import CostTable, Workload
 from epe.planning.policies import BUILT_IN, make_policy
 from epe.planning.pool import PoolSettings
 from epe.planning.throughput import Throughput
@@ -24,6 +25,8 @@ from tests.planning.contract import (
     check_policy,
 )
 from tests.planning.own_policy import Lazy
+from tests.planning.views import costs as known
+from tests.planning.views import trajectory, view
 
 
 def built_in(name: str) -> Policy:
@@ -43,6 +46,14 @@ def test_a_policy_that_can_be_served_with_keeps_the_contract(name):
 @pytest.mark.parametrize("name", [name for name in BASELINES if name != "static-sp8"])
 def test_a_baseline_keeps_the_contract(name):
     check_policy(partial(BASELINES[name], BaselineSettings(world_size=WORLD, widths=WIDTHS)))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_before_anything_was_measured_a_lease_has_a_single_step(name):
+    begun = trajectory("a", num_steps=1000, workload=Workload(tokens=16, conditions=2))
+    plans = [built_in(name).plan(view(begun, world=WORLD, costs=costs)) for costs in (CostTable(), known())]
+    assert [len(plan) for plan in plans] == [1, 1]
+    assert plans[0][0].num_steps == 1 < plans[1][0].num_steps
 
 
 class Greedy:

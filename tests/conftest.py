@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.world import World
 
 # Before anything imports torch: on shared cores more threads mean spinning, and other bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _usual_log() -> Iterator[None]:
+    """A command, or a runtime in a host without settings, decides how this process logs; afterwards it is as before."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

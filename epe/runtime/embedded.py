@@ -27,6 +27,7 @@ from epe.errors import BadSetting, StartFailed
 from epe.messages import OutputFormat, Request, Status, Stop
 from epe.runtime.leader import Leader
 from epe.runtime.rank import Rank, Seat
+from epe.telemetry.log import configure_unless_done
 from epe.transport.rpc import RpcLink
 
 
@@ -63,6 +64,7 @@ class EmbeddedDiffusionRuntime:
         return self.seat.rank == 0
 
     async def __aenter__(self) -> Self:
+        configure_unless_done(level="warning")
         try:
             async with asyncio.timeout(self.START_TIMEOUT_S):
                 await self._start()
@@ -186,11 +188,13 @@ class EmbeddedDiffusionRuntime:
         assert self._system is not None
         await self._leader.desk.drain(reason="the host has left", timeout_s=self.stage.service.drain_s + 60)
         if not self._failure:
-            for rank in range(1, self.seat.world_size):
+            for rank in range(self.seat.world_size):
                 worker = self._leader.directory.worker(rank)
                 self._system.ref(worker).tell(Stop(reason="the host has left"))
+            # Before the ranks are gone, or the planner would take that for their loss.
+            await self._leader.close()
             # The last messages leave before the link is closed.
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1 if self._link is not None else 0)
 
     async def _close(self) -> None:
         if self._rank is not None:

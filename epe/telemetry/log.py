@@ -19,8 +19,7 @@ Level = Literal["debug", "info", "warning", "error"]
 def configure(*, json: bool | None = None, level: Level = "info", node: str | None = None) -> None:
     """Decide once per process how lines look: for people on a terminal, else one JSON object a line.
 
-    `json` overrides that choice; `node` (`leader`, `r0`, ...) is added to every line. Without this call
-    structlog's own settings hold, so that an embedding host keeps those that it made.
+    `json` overrides that choice; `node` (`leader`, `r0`, ...) is added to every line.
     """
     as_json = not sys.stderr.isatty() if json is None else json
     structlog.configure(
@@ -30,6 +29,12 @@ def configure(*, json: bool | None = None, level: Level = "info", node: str | No
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def configure_unless_done(*, level: Level) -> None:
+    """As `configure`, for a host that has no settings of its own: structlog's print every line to stdout."""
+    if not structlog.is_configured():
+        configure(level=level)
 
 
 def get_logger(room: str) -> FilteringBoundLogger:

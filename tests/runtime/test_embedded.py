@@ -4,6 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from epe import EmbeddedDiffusionRuntime
 from epe.errors import BadRequest, BadSetting, Gone
@@ -111,3 +113,12 @@ async def test_a_runtime_can_be_opened_again_after_it_was_closed(tiny_zimage):
         async with EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage)) as runtime:
             pictures.append(np.asarray((await runtime.generate("a cube")).pixels))
     assert np.array_equal(*pictures)
+
+
+async def test_an_orderly_end_is_not_called_a_failure(tiny_zimage):
+    structlog.configure()  # a host with settings of its own hears everything
+    with capture_logs() as lines:
+        async with EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage)) as runtime:
+            await runtime.generate("a cube")
+    phases = [line["phase"] for line in lines if line["event"] == "service.changed_phase"]
+    assert phases == ["warming", "running", "draining"]

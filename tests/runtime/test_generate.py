@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from epe.cli.generate import build_options
 from epe.config.generate import GenerateOptions
@@ -43,13 +41,6 @@ def test_the_method_its_degree_and_its_transport_reach_the_stage(tmp_path: Path)
     assert cp.agkv_transport == "auto"
 
 
-@pytest.fixture
-def usual_log() -> Iterator[None]:
-    """A command decides how this process logs; afterwards it is as before."""
-    yield
-    structlog.reset_defaults()
-
-
 def small(checkpoint: Path, output: Path, *, steps: int) -> GenerateOptions:
     size = ("--height", "64", "--width", "64", "--steps", str(steps))
     given = ("--model", "zimage", "--model-path", str(checkpoint), "--prompt", "a", "--output", str(output))
@@ -79,7 +70,6 @@ async def test_an_interrupted_command_does_not_draw_to_the_end(
     assert not (tmp_path / "x.png").exists()
 
 
-@pytest.mark.usefixtures("usual_log")
 def test_a_picture_that_cannot_be_written_is_an_error_with_a_reason(
     tiny_zimage: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 from PIL import Image
 
 from epe.cli import main
@@ -77,13 +76,6 @@ class Four:
         return out
 
 
-@pytest.fixture
-def usual_log() -> Iterator[None]:
-    """A command decides how this process logs; afterwards it is as before."""
-    yield
-    structlog.reset_defaults()
-
-
 def read(picture: Path) -> tuple[np.ndarray, dict[str, Any]]:
     """The pixels, and the sidecar beside them."""
     pixels = np.asarray(Image.open(picture).convert("RGB"))
@@ -94,7 +86,6 @@ def generate_flags(checkpoint: Path, output: Path) -> list[str]:
     return ["generate", "--model", "zimage", "--model-path", str(checkpoint), "--output", str(output), *FLAGS]
 
 
-@pytest.mark.usefixtures("usual_log")
 def test_generate_draws_the_same_picture_on_one_rank_and_on_four(
     four: Four,
     tiny_zimage: Path,
@@ -115,7 +106,6 @@ def test_generate_draws_the_same_picture_on_one_rank_and_on_four(
     assert divided(about_four) == (4, 4, "gloo", True, True)
 
 
-@pytest.mark.usefixtures("usual_log")
 def test_generate_with_both_branches_as_one_batch_draws_the_picture_of_diffusers(
     tiny_zimage: Path, tmp_path: Path, diffusers_draws: Drawn
 ) -> None:

@@ -1,21 +1,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from epe.messages import Stage
-from epe.telemetry.log import configure, get_logger
+from epe.telemetry.log import configure, configure_unless_done, get_logger
 
 early = get_logger("early")
-
-
-@pytest.fixture(autouse=True)
-def _own_settings() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -96,3 +89,21 @@ def test_a_traceback_carries_no_local_variables(capsys):
     (line,) = lines_of(capsys)
     assert "ValueError: no" in str(line["exception"])
     assert secret not in json.dumps(line)
+
+
+def test_a_host_without_settings_hears_of_warnings_on_stderr_alone(capsys):
+    configure_unless_done(level="warning")
+    log = get_logger("planner")
+    log.info("request.admitted")
+    log.warning("rank.lost")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "rank.lost" in err
+    assert "request.admitted" not in err
+
+
+def test_the_settings_of_a_host_are_left_alone():
+    structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
+    before = structlog.get_config()
+    configure_unless_done(level="warning")
+    assert structlog.get_config() == before

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from msgspec import Struct
 
-from epe.actors.admission import Limits, closed, full, too_late, twice, workload_of
+from epe.actors.admission import closed, full, too_late, twice
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
+from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
 from epe.actors.trajectory import Trajectory
-from epe.families import Family
 from epe.messages import (
     Accepted,
     Cancel,
@@ -38,23 +37,10 @@ from epe.messages import (
 )
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import CostTable
-from epe.planning.forecast import predicted_finish_s
-from epe.planning.view import MAX_LEASES, Assignment, Policy, View, fault_of
-from epe.planning.work import cost_key, split_of
+from epe.planning.view import Policy
 from epe.telemetry.log import get_logger
 
 log = get_logger("planner")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannerSettings:
-    """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2."""
-
-    family: Family
-    widths: tuple[int, ...]
-    cfg_parallel_degree: int = 2
-    correct_costs: bool = True
-    limits: Limits
 
 
 class _Wake(Struct, frozen=True, kw_only=True):
@@ -89,17 +75,15 @@ class Planner(Actor):
     ) -> None:
         self.settings = settings
         self.directory = directory
-        self.policy = policy
-        self.fallback = fallback
+        self.ledger = Ledger(directory.world_size, epoch=epoch)
         self.costs = costs
+        self.leasing = Leasing(settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger)
+        self.trajectories = self.leasing.trajectories
         self.warmup = iter(warmup)
         self.phase_changed = phase_changed
         self.phase = "loading"
         self.reason = ""
-        self.round: Pinned | None = None
         self.ready: dict[int, RankReady] = {}
-        self.trajectories: dict[str, Trajectory] = {}
-        self.ledger = Ledger(directory.world_size, epoch=epoch)
         self.num_finished = 0
         self.drained: list[asyncio.Future[bool]] = []
         self.lanes: list[tuple[int, ...]] = []
@@ -142,8 +126,8 @@ class Planner(Actor):
     def _submit(self, request: Request) -> Accepted | Rejected:
         if refusal := self._refusal(request):
             return Rejected(failure=refusal)
-        trajectory = self._admit(request, for_client=True)
-        predicted_s = trajectory.predicted_s = self._predicted_s(request.id)
+        trajectory = self.leasing.admit(request, now_s=self.now_s, for_client=True)
+        predicted_s = trajectory.predicted_s = self.leasing.predicted_s(request.id, now_s=self.now_s)
         late = request.deadline_s is not None and predicted_s > request.deadline_s
         if late and self.settings.limits.refuse_late:
             del self.trajectories[request.id]
@@ -159,27 +143,26 @@ class Planner(Actor):
             return closed(self.phase, self.reason)
         if request.id in self.trajectories:
             return twice(request.id)
-        num_waiting = sum(not t.lane for t in self.trajectories.values())
+        num_waiting = self.leasing.num_waiting
         if num_waiting >= self.settings.limits.max_pending:
-            return full(num_waiting, retry_s=max(1.0, self._predicted_s()))
+            return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
         return None
-
-    def _admit(self, request: Request, *, for_client: bool) -> Trajectory:
-        workload = workload_of(self.settings.family, request)
-        trajectory = Trajectory(request, workload, now_s=self.now_s, for_client=for_client)
-        self.trajectories[request.id] = trajectory
-        return trajectory
 
     # --- leases go ---
 
     def _plan(self) -> None:
         if self.phase not in ("warming", "running", "draining"):
             return
-        view = self._view()
-        if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
-            for assignment in self._decide(view):
-                if not self.ledger.may_break_under(assignment.request_id, assignment.ranks):
-                    self._lease(assignment)
+        for lease in self.leasing.next_leases(now_s=self.now_s):
+            log.debug(
+                "lease.sent",
+                seq=lease.seq,
+                request=lease.request.id,
+                stage=lease.stage,
+                ranks=lease.lane.ranks,
+            )
+            for rank in lease.lane.ranks:
+                self.ref(self.directory.worker(rank)).tell(lease)
         self._set_alarm()
         self._note_lanes()
 
@@ -188,85 +171,10 @@ class Planner(Actor):
         if self.alarm is not None:
             self.alarm.cancel()
             self.alarm = None
-        if not any(trajectory.wants_lease for trajectory in self.trajectories.values()):
-            return
-        view = self._view_of(())
-        if (opening_s := view.next_opening_s) is not None:
-            # A little late, so that rounding cannot ring it too early again and again.
-            self.alarm = self.after(opening_s - view.now_s + 1e-4, _Wake())
-
-    def _view(self) -> View:
-        """What the policy decides on: the requests in work, and of those that wait as many as there is room for,
-        larger priority first. One that is being encoded takes room too, since its pixels take memory."""
-        begun, waiting = self._queue()
-        room = max(0, self.settings.limits.max_inflight - len(begun))
-        if len(waiting) > room:
-            waiting = sorted(waiting, key=lambda trajectory: -trajectory.request.priority)[:room]
-        return self._view_of(begun + waiting)
-
-    def _queue(self) -> tuple[list[Trajectory], list[Trajectory]]:
-        """The requests that have begun and those that wait, in the order in which they came."""
-        begun = [trajectory for trajectory in self.trajectories.values() if trajectory.lane]
-        return begun, [trajectory for trajectory in self.trajectories.values() if not trajectory.lane]
-
-    def _view_of(self, trajectories: Iterable[Trajectory]) -> View:
         now_s = self.now_s
-        return View(
-            now_s=now_s,
-            ranks=self.ledger.rank_views(now_s=now_s),
-            trajectories=tuple(t.view for t in trajectories if t.wants_lease),
-            costs=self.costs,
-        )
-
-    def _predicted_s(self, request_id: str | None = None) -> float:
-        """Seconds until a request will end, with the whole queue before it; without a name, the first one."""
-        begun, waiting = self._queue()
-        view = self._view_of(begun + waiting)
-        name = request_id or view.trajectories[0].request_id
-        return predicted_finish_s(view, name, self.settings.widths) - view.now_s
-
-    def _decide(self, view: View) -> tuple[Assignment, ...]:
-        """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
-        policy = self.round or self.policy
-        try:
-            plan = policy.plan(view)
-            fault = fault_of(view, plan)
-        except Exception as error:  # a user's policy may raise anything
-            fault = f"it raised {type(error).__name__}: {error}"
-        if fault is None:
-            return plan
-        log.error("policy.replaced", policy=type(policy).__name__, fault=fault)
-        if policy is self.fallback:
-            raise RuntimeError(f"the default policy failed: {fault}")
-        self.policy, self.round = self.fallback, None
-        return self.fallback.plan(view)
-
-    def _lease(self, assignment: Assignment) -> None:
-        trajectory = self.trajectories[assignment.request_id]
-        ranks, stage = assignment.ranks, trajectory.stage
-        width = len(ranks) if stage is Stage.DENOISE else 1
-        num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
-        seconds = self.costs.seconds(cost_key(trajectory.workload, stage, width))
-        running = self.ledger.enter(
-            trajectory.request,
-            ranks=ranks,
-            stage=stage,
-            first_step=trajectory.step,
-            num_steps=num_steps,
-            split=split_of(
-                width,
-                conditions=trajectory.workload.conditions,
-                cfg_parallel_degree=self.settings.cfg_parallel_degree,
-            ),
-            transfers=trajectory.transfers(ranks),
-            now_s=self.now_s,
-            expected_s=seconds * max(1, num_steps),
-        )
-        trajectory.leased(running)
-        lease = running.lease
-        log.debug("lease.sent", seq=lease.seq, request=lease.request.id, stage=stage, ranks=ranks)
-        for rank in ranks:
-            self.ref(self.directory.worker(rank)).tell(lease)
+        if (opening_s := self.leasing.next_opening_s(now_s=now_s)) is not None:
+            # A little late, so that rounding cannot ring it too early again and again.
+            self.alarm = self.after(opening_s - now_s + 1e-4, _Wake())
 
     # --- reports come ---
 
@@ -286,7 +194,7 @@ class Planner(Actor):
 
     def _ran(self, trajectory: Trajectory, running: Running) -> None:
         self._drop(trajectory, trajectory.ran(running, now_s=self.now_s))
-        self._observe(trajectory, running)
+        self.leasing.observe(running)
         lease = running.lease
         if trajectory.for_client:
             self.ref(self.directory.desk).tell(
@@ -298,23 +206,6 @@ class Planner(Actor):
                     ranks=lease.lane.ranks,
                 )
             )
-
-    def _observe(self, trajectory: Trajectory, running: Running) -> None:
-        lease, seconds = running.lease, running.seconds
-        width = lease.lane.width if lease.stage is Stage.DENOISE else 1
-        key = cost_key(trajectory.workload, lease.stage, width)
-        log.debug(
-            "lease.ran",
-            seq=lease.seq,
-            request=lease.request.id,
-            seconds=seconds,
-            gap_s=max(report.gap_s for report in running.done),
-            fetch_s=max(report.fetch_s for report in running.done),
-        )
-        if self.round is not None:
-            self.costs.record(key, seconds)
-        elif self.settings.correct_costs:
-            self.costs.observe(key, seconds)
 
     def _encoded(self, message: Encoded) -> None:
         trajectory = self.trajectories.get(message.request_id)
@@ -387,11 +278,11 @@ class Planner(Actor):
         """Draw the next round of the warm-up program, or open the doors."""
         step = next(self.warmup, None)
         if step is not None:
-            self.round = Pinned(step.lanes)
+            self.leasing.round = Pinned(step.lanes)
             for request in step.requests:
-                self._admit(request, for_client=False)
+                self.leasing.admit(request, now_s=self.now_s, for_client=False)
             return
-        self.round = None
+        self.leasing.round = None
         self.costs.settle()
         self._enter("running")
 
@@ -399,7 +290,6 @@ class Planner(Actor):
         """The world cannot go on: every request ends, and whoever started the service hears why."""
         if self.phase == "failed":
             return
-        self.round = None
         self._enter("failed", reason)
         self.ledger.running.clear()
         for trajectory in list(self.trajectories.values()):
@@ -439,7 +329,7 @@ class Planner(Actor):
 
     def _status(self) -> Status:
         at_work = self.ledger.at_work()
-        started = sum(bool(t.lane) for t in self.trajectories.values())
+        num_waiting = self.leasing.num_waiting
         return Status(
             phase=self.phase,
             ranks=tuple(
@@ -451,8 +341,8 @@ class Planner(Actor):
                 )
                 for rank in range(self.directory.world_size)
             ),
-            num_waiting=len(self.trajectories) - started,
-            num_running=started,
+            num_waiting=num_waiting,
+            num_running=len(self.trajectories) - num_waiting,
             num_finished=self.num_finished,
             reason=self.reason,
         )

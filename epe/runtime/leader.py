@@ -14,7 +14,8 @@ from epe.actors.admission import Limits
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk
 from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory
-from epe.actors.planner import Planner, PlannerSettings
+from epe.actors.leasing import PlannerSettings
+from epe.actors.planner import Planner
 from epe.actors.postprocess import Encode, Postprocess
 from epe.config.stage import Stage, VideoCodec
 from epe.media import encode_file, media_type

@@ -11,7 +11,8 @@ from epe.actors.admission import Limits
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk, Result
 from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory, worker_name
-from epe.actors.planner import Planner, PlannerSettings
+from epe.actors.leasing import PlannerSettings
+from epe.actors.planner import Planner
 from epe.actors.postprocess import Postprocess
 from epe.actors.worker import Loaded, Worker
 from epe.families import family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from epe.config.checks import POLICIES
 from epe.config.stage import Scheduler
 from epe.errors import BadSetting
 from epe.planning.elastic import Elastic, ElasticSettings
@@ -15,7 +16,7 @@ from epe.planning.static import StaticCp, StaticDp
 from epe.planning.throughput import Throughput
 from epe.planning.view import Policy
 
-BUILT_IN = ("elastic", "static_cp", "static_dp", "throughput", "latency", "slo", "fair")
+BUILT_IN = POLICIES
 
 
 def make_policy(scheduler: Scheduler, *, widths: tuple[int, ...]) -> Policy:
@@ -70,7 +71,7 @@ def _by_path(path: str) -> Policy:
     module, _, name = path.rpartition(".")
     try:
         policy: Policy = getattr(import_module(module), name)()
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadSetting(
             f"{path!r} is neither one of {', '.join(BUILT_IN)} nor the dotted path of a class ({error})",
             path="parallelism.scheduler.policy",

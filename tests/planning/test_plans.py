@@ -135,9 +135,10 @@ def test_a_policy_of_ones_own_is_found_by_its_dotted_path(settings):
     assert policy.plan(view()) == ()
 
 
-def test_a_policy_that_is_nowhere_is_an_error_with_its_path(settings):
+@pytest.mark.parametrize("path", ["nowhere.Policy", "epe.planning.static.StaticDp"])
+def test_a_policy_that_is_nowhere_or_wants_arguments_is_an_error_with_its_path(settings, path: str):
     from epe.planning.policies import make_policy
 
-    settings["parallelism"]["scheduler"]["policy"] = "nowhere.Policy"
+    settings["parallelism"]["scheduler"]["policy"] = path
     with pytest.raises(BadSetting, match=r"parallelism\.scheduler\.policy"):
         make_policy(build_stage(settings).parallelism.scheduler, widths=(1, 2))

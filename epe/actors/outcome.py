@@ -10,7 +10,6 @@ from epe.errors import (
     NonFinite,
     OutOfMemory,
     Refused,
-    StartFailed,
     TaskFailed,
 )
 from epe.messages import Failure, FailureKind, Stage
@@ -48,7 +47,5 @@ def error_of(failure: Failure) -> EpeError:
             return Gone(failure.message)
         case FailureKind.EXPIRED:
             return Expired(failure.message + where, stage=stage, step=failure.step)
-        case FailureKind.SHUTDOWN:
-            return StartFailed(failure.message)
         case _:
             return TaskFailed(failure.message + where, stage=stage, step=failure.step)

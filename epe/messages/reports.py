@@ -21,7 +21,6 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     TASK_RAISED = "task_raised"
     RANK_LOST = "rank_lost"
-    SHUTDOWN = "shutdown"
 
 
 class Failure(Struct, frozen=True, kw_only=True):

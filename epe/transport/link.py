@@ -5,7 +5,6 @@ A node is a process of the world (`leader`, `r0`, `r1`, ...); an address is `act
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,6 +49,3 @@ class Link(Protocol):
 
     async def ask(self, target: str, sender: str, message: Any, timeout_s: float) -> Any:
         """Send and wait for the answer; raises `Gone` if the far end is, `TimeoutError` when it is late."""
-
-
-Connect = Callable[[Receiver], Link]

@@ -13,11 +13,11 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
-import structlog
 import torch
 from torch.distributed import Store, rpc
 
 from epe.errors import EpeError, Gone
+from epe.telemetry.log import get_logger
 from epe.transport import agent
 from epe.transport.guard import check_seam
 from epe.transport.link import Receiver
@@ -27,7 +27,7 @@ from epe.transport.wire import Codec, WireError, error_from_wire, error_to_wire
 
 _LATER_S = 1.0  # The asker's own time limit comes first, then torch forgets the call.
 
-log = structlog.get_logger()
+log = get_logger("transport")
 
 # RPC finds its function by name, so the process's one open link stands where that function sees it.
 _open_link: RpcLink | None = None

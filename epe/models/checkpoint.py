@@ -43,11 +43,11 @@ def load_pipeline(
                 local_files_only=True,
                 low_cpu_mem_usage=True,
             )
+            return pipeline.to(device)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise StartFailed(
             f"the checkpoint {model_path} cannot be loaded as {family.pipeline}: {_first_line(error)}"
         ) from error
-    return pipeline.to(device)
 
 
 def default_dtype(device: torch.device) -> torch.dtype:

@@ -18,7 +18,7 @@ RunElsewhere = Callable[[Encode, Any, Decoded], Awaitable[Artifact]]
 
 
 class Postprocess(Actor):
-    """One for each leader. Bounded: a mailbox that fills up means that encoding is the bottleneck."""
+    """One for each leader. The planner bounds what waits here: pictures that are being encoded count as in work."""
 
     inbox = 1024
 

@@ -113,6 +113,13 @@ class Desk(Actor):
         """Take nothing new and wait until all that was taken has ended."""
         await self.ref(self.directory.planner).ask(Drain(reason=reason), timeout_s=timeout_s)
 
+    def give_up(self, reason: str) -> None:
+        """Tell everyone who waits that there will be no picture."""
+        for entry in self.entries.values():
+            if not entry.ending.done():
+                entry.ending.set_exception(Gone(reason))
+        self.entries.clear()
+
     async def receive(self, message: object) -> None:
         match message:
             case Progress(request_id=request_id):
@@ -126,7 +133,7 @@ class Desk(Actor):
             case Ended():
                 self._ended(message)
             case Down(reason=reason):
-                self._planner_gone(reason)
+                self.give_up(f"the planner ended: {reason}")
 
     def _ended(self, message: Ended) -> None:
         entry = self.entries.pop(message.request_id, None)
@@ -138,9 +145,3 @@ class Desk(Actor):
         assert entry.artifact is not None, "the artifact comes before the end"
         result = Result(entry.artifact.media_type, entry.artifact.data, entry.pixels, message.account)
         entry.ending.set_result(result)
-
-    def _planner_gone(self, reason: str) -> None:
-        for entry in self.entries.values():
-            if not entry.ending.done():
-                entry.ending.set_exception(Gone(f"the planner ended: {reason}"))
-        self.entries.clear()

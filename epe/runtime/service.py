@@ -59,10 +59,13 @@ class LeaderProcess:
         """Let what was taken end within `service.drain_s`; False if something was left."""
         if self.leader is None or self.failure.done():
             return False
+        desk, drain_s = self.leader.desk, self.stage.service.drain_s
         try:
-            await self.leader.desk.drain(reason=reason, timeout_s=self.stage.service.drain_s)
+            await desk.drain(reason=reason, timeout_s=drain_s)
         except TimeoutError:
-            log.warning("drain.timed_out", drain_s=self.stage.service.drain_s)
+            log.warning("drain.timed_out", drain_s=drain_s)
+            # Clients that wait on would hold up the end until it is cut off.
+            desk.give_up(f"{reason}, and the request was not done within {drain_s:g} s (service.drain_s)")
             return False
         return True
 

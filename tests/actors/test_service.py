@@ -379,6 +379,21 @@ def test_a_lost_rank_ends_every_request_with_the_reason():
     run(main())
 
 
+def test_what_a_drain_leaves_is_given_up_with_the_reason():
+    async def main() -> None:
+        cluster = Cluster()
+        desk = await cluster.start()
+        handle = await desk.submit(request("a", size=1024, steps=1000))
+        with pytest.raises(TimeoutError):
+            await desk.drain(reason="test", timeout_s=0.5)
+        desk.give_up("not done within 0.5 s")
+        with pytest.raises(Gone, match="not done within"):
+            await handle.result()
+        await cluster.stop()
+
+    run(main())
+
+
 def test_draining_ends_when_all_that_was_taken_has_ended():
     async def main() -> None:
         cluster = Cluster()

@@ -103,7 +103,8 @@ async def _draw(runtime: EmbeddedDiffusionRuntime, requests: list[Request]) -> D
 def _keep_decoded(runtime: EmbeddedDiffusionRuntime, latents: dict[str, np.ndarray]) -> None:
     """Latents leave a rank as pixels alone; here a copy stays."""
     assert runtime._rank is not None
-    adapter: Any = runtime._rank.device.adapter
+    assert runtime._rank._device is not None
+    adapter: Any = runtime._rank._device.adapter
     decode = adapter.decode
 
     def decode_and_keep(state: State) -> np.ndarray:

@@ -71,6 +71,9 @@ async def _lead(spec: ChildSpec) -> int:
     stage = load_stage(spec.stage_path)
     for note in stage.unused:
         log.warning("setting.unused", note=note)
+    # Weights may take minutes, and say nothing meanwhile.
+    model_path = stage.factory_args.model_path
+    log.info("service.began_loading", url=_url(spec), ranks=spec.world_size, model_path=model_path)
     process = LeaderProcess(stage)
     serving = asyncio.create_task(_serve(spec, stage, process))
     ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)
@@ -93,7 +96,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
 
     def phase_changed(phase: str) -> None:
         if phase == "running":
-            log.info("service.became_ready", url=f"http://{spec.host}:{spec.port}", ranks=spec.world_size)
+            log.info("service.became_ready", url=_url(spec), ranks=spec.world_size)
 
     leader = await process.open(store, epoch=spec.epoch, phase_changed=phase_changed)
     app = make_app(
@@ -109,6 +112,10 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         await asyncio.get_running_loop().create_future()
     finally:
         await runner.cleanup()
+
+
+def _url(spec: ChildSpec) -> str:
+    return f"http://{spec.host}:{spec.port}"
 
 
 async def _draw(spec: ChildSpec, lifeline: Lifeline | None) -> int:

@@ -2,15 +2,18 @@
 
     python tools/demo_model/make.py --run outputs/demo --target epe/models/demo
 
-A piece ends after `--piece-s` seconds with a checkpoint; start the command again to go on after an interruption.
+A piece ends after `--piece-s` seconds with a checkpoint, and the command after `--limit-s` with one as well; start it
+again to go on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,6 +31,7 @@ def main() -> None:
     """Runs the stages asked for, in order."""
     args = _parser().parse_args()
     args.run.mkdir(parents=True, exist_ok=True)
+    args.end_s = time.monotonic() + args.limit_s
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     for stage in args.stages:
@@ -42,12 +46,16 @@ def main() -> None:
 
 
 def _run(stage: str, args: argparse.Namespace) -> bool:
-    common = {"device": args.device, "limit_s": args.piece_s, "seed": SEED, "compiled": args.device != "cpu"}
+    common = {"device": args.device, "seed": SEED, "compiled": args.device != "cpu"}
     match stage:
         case "vae":
-            return _repeat(args.pieces, lambda: train_vae(args.run, phases=PHASES, **common))
+            return _in_pieces(
+                args, lambda limit_s: train_vae(args.run, phases=PHASES, limit_s=limit_s, **common)
+            )
         case "dit":
-            return _repeat(args.pieces, lambda: train_dit(args.run, num_steps=args.dit_steps, **common))
+            return _in_pieces(
+                args, lambda limit_s: train_dit(args.run, num_steps=args.dit_steps, limit_s=limit_s, **common)
+            )
         case "export":
             from demo_model.export import export
 
@@ -58,9 +66,12 @@ def _run(stage: str, args: argparse.Namespace) -> bool:
     return True
 
 
-def _repeat(pieces: int, piece) -> bool:
-    """Runs up to `pieces` pieces; True when the stage is complete."""
-    return any(piece() for _ in range(pieces))
+def _in_pieces(args: argparse.Namespace, piece: Callable[[float], bool]) -> bool:
+    """Runs pieces until the stage is complete (True) or the command's time is over."""
+    while (left_s := args.end_s - time.monotonic()) > 0:
+        if piece(min(args.piece_s, left_s)):
+            return True
+    return False
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", type=Path, default=Path("epe/models/demo"), help="the finished model")
     parser.add_argument("--stages", nargs="+", default=["vae", "dit", "export", "evaluate"])
     parser.add_argument("--piece-s", type=float, default=420.0)
-    parser.add_argument("--pieces", type=int, default=10, help="pieces of each stage before stopping")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="seconds before the command stops")
     parser.add_argument("--dit-steps", type=int, default=DIT_STEPS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -40,7 +39,8 @@ class Exchange(Protocol):
         """Receive a tensor of the shape and type of `like`."""
 
     def narrow(self, positions: tuple[int, ...]) -> Exchange:
-        """The exchange of some positions of this lane (for the two halves of a guided step)."""
+        """The exchange of some positions of this lane, over the same connections: halves of a guided step, planes
+        and columns of tensor parallelism. Closing it closes the whole."""
 
     def close(self) -> None:
         """Drop the connections; peers that wait on this rank fail at once."""
@@ -80,6 +80,10 @@ class Wires(Protocol):
     def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
         """Send and receive at once, to and from the named positions. Raises `RuntimeError` when that fails."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the connections were dropped."""
+
     def close(self) -> None:
         """Drop the connections; may be called from any thread, and twice."""
 
@@ -87,28 +91,23 @@ class Wires(Protocol):
 class GroupExchange:
     """The exchange of a lane of several ranks, each connected to each: one dead rank is felt by all at once.
 
-    `narrower` builds the wires of some positions of the lane; only they call it.
+    `places` are those of its positions on the wires, which the parts of a lane share: two ranks send to each other
+    in the order of the program that both run, whichever part it is for.
     """
 
     def __init__(
-        self,
-        lane: Lane,
-        *,
-        position: int,
-        wires: Wires,
-        narrower: Callable[[tuple[int, ...]], Wires] | None = None,
+        self, lane: Lane, *, position: int, wires: Wires, places: tuple[int, ...] | None = None
     ) -> None:
         self.lane = lane
         self.width = lane.width
         self.position = position
-        self._wires: Wires | None = wires
-        self._narrower = narrower
-        self._narrowed: dict[tuple[int, ...], GroupExchange] = {}
+        self._wires = wires
+        self._places = places or tuple(range(lane.width))
 
     @property
-    def num_groups(self) -> int:
-        """Open groups: this lane's own and those of its parts."""
-        return int(self._wires is not None) + sum(part.num_groups for part in self._narrowed.values())
+    def closed(self) -> bool:
+        """Whether its connections were dropped, by this rank or after an error."""
+        return self._wires.closed
 
     def gather(self, part: torch.Tensor, sizes: tuple[int, ...], *, dim: int) -> torch.Tensor:
         if len(sizes) != self.width or part.shape[dim] != sizes[self.position]:
@@ -141,42 +140,38 @@ class GroupExchange:
         return self._swap("receive", {}, {self._peer(source): like.new_empty(like.shape)})[source]
 
     def narrow(self, positions: tuple[int, ...]) -> Exchange:
-        if self.position not in positions or self._narrower is None:
+        if self.position not in positions:
             raise ValueError(f"position {self.position} cannot narrow {self._described()} to {positions}")
         if len(positions) == 1:
             return SoloExchange()
         if positions == tuple(range(self.width)):
             return self
-        if self._wires is None:
-            raise Gone(f"narrow on {self._described()}: it is closed")
-        if positions not in self._narrowed:
-            self._narrowed[positions] = GroupExchange(
-                Lane(ranks=tuple(self.lane.ranks[p] for p in positions), incarnation=self.lane.incarnation),
-                position=positions.index(self.position),
-                wires=self._narrower(positions),
-            )
-        return self._narrowed[positions]
+        return GroupExchange(
+            Lane(ranks=tuple(self.lane.ranks[p] for p in positions), incarnation=self.lane.incarnation),
+            position=positions.index(self.position),
+            wires=self._wires,
+            places=tuple(self._places[p] for p in positions),
+        )
 
     def close(self) -> None:
-        wires, self._wires = self._wires, None
-        if wires is not None:
-            wires.close()
-        for part in self._narrowed.values():
-            part.close()
+        self._wires.close()
 
     def _swap(self, operation: str, outgoing: Bytes, incoming: Bytes) -> Bytes:
         """Move tensors of any shape and type; gives `incoming`, filled."""
-        if self._wires is None:
+        if self.closed:
             raise Gone(f"{operation} on {self._described()}: it is closed")
         sent = {peer: _bytes(tensor.contiguous()) for peer, tensor in outgoing.items() if tensor.numel()}
         received = {peer: _bytes(tensor) for peer, tensor in incoming.items() if tensor.numel()}
         try:
-            self._wires.swap(sent, received)
+            self._wires.swap(self._on_wires(sent), self._on_wires(received))
         except RuntimeError as error:
             self.close()
             # Without its traceback, whose frames would keep the connections open and the others waiting.
             raise Gone(f"{operation} on {self._described()}: {error}") from error.with_traceback(None)
         return incoming
+
+    def _on_wires(self, tensors: Bytes) -> Bytes:
+        return {self._places[position]: tensor for position, tensor in tensors.items()}
 
     def _peers(self) -> list[int]:
         """The other positions, the next one first, so that not all send to the same one at once."""

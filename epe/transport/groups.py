@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Literal
 
 import torch
@@ -74,8 +73,8 @@ class Groups:
 
     @property
     def num_groups(self) -> int:
-        """Open groups, the parts of guided lanes included."""
-        return sum(exchange.num_groups for exchange in list(self._held.values()))
+        """Open groups."""
+        return sum(not exchange.closed for exchange in list(self._held.values()))
 
     def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
         """The exchange of `lane` for the lease `seq`; builds its group, with all members, when it is not there.
@@ -136,16 +135,7 @@ class Groups:
 
     def _build(self, lane: Lane, name: str) -> GroupExchange:
         position = lane.ranks.index(self._rank)
-        return GroupExchange(
-            lane,
-            position=position,
-            wires=self._wires(name, position, lane.width),
-            narrower=partial(self._part_wires, name, position),
-        )
-
-    def _part_wires(self, name: str, position: int, positions: tuple[int, ...]) -> Wires:
-        part = f"{name}/part{'.'.join(map(str, positions))}"
-        return self._wires(part, positions.index(position), len(positions))
+        return GroupExchange(lane, position=position, wires=self._wires(name, position, lane.width))
 
     def _wires(self, name: str, position: int, width: int) -> Wires:
         store = PrefixStore(name, self._store)

@@ -33,6 +33,10 @@ class GlooWires:
         self._group: Any = group
         self._timeout_s = timeout_s
 
+    @property
+    def closed(self) -> bool:
+        return self._group is None
+
     def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
         end_s = time.monotonic() + self._timeout_s
         landing = {peer: _in_host_memory(tensor) for peer, tensor in incoming.items()}
@@ -68,6 +72,10 @@ class NcclWires:
             {peer: torch.zeros(1, dtype=torch.uint8, device=device) for peer in peers},
         )
         torch.cuda.synchronize(device)
+
+    @property
+    def closed(self) -> bool:
+        return self._group is None
 
     def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
         if not outgoing and not incoming:

@@ -108,8 +108,16 @@ def both_halves(context: RankContext) -> tuple[float, int]:
     exchange = groups.exchange(Lane(ranks=(2, 0, 3, 1)))
     half = (0, 1) if exchange.position < 2 else (2, 3)
     part = exchange.narrow(half)
-    assert exchange.narrow(half) is part
     total = part.gather(torch.tensor([float(context.rank)]), (1, 1), dim=0)
+    # Columns across the halves, and a part of a part.
+    column = exchange.narrow((exchange.position % 2, exchange.position % 2 + 2))
+    across = column.gather(torch.tensor([float(context.rank)]), (1, 1), dim=0)
+    assert across.tolist() == [
+        exchange.lane.ranks[p] for p in (exchange.position % 2, exchange.position % 2 + 2)
+    ]
+    three = exchange.narrow((1, 2, 3)) if exchange.position else exchange.narrow((0,))
+    pair = three.narrow((1, 2)) if exchange.position > 1 else three.narrow((0,))
+    assert pair.gather(torch.tensor([7.0]), (1,) * pair.width, dim=0).tolist() == [7.0] * pair.width
     assert isinstance(exchange.narrow((exchange.position,)), SoloExchange)
     assert exchange.narrow((0, 1, 2, 3)) is exchange
     num_groups = groups.num_groups
@@ -269,7 +277,7 @@ def test_a_scalar_and_an_empty_tensor_travel_too(world: World) -> None:
 
 @pytest.mark.world
 def test_the_two_halves_of_a_lane_exchange_by_themselves(world: World) -> None:
-    assert world.run(both_halves) == [(2.0, 2), (4.0, 2), (2.0, 2), (4.0, 2)]
+    assert world.run(both_halves) == [(2.0, 1), (4.0, 1), (2.0, 1), (4.0, 1)]
 
 
 @pytest.mark.world

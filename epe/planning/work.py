@@ -8,8 +8,8 @@ from epe.planning.view import TrajectoryView
 
 
 def cost_key(workload: Workload, stage: Stage, width: int) -> CostKey:
-    """The key under which a task of this workload is measured (a decode knows no guidance)."""
-    conditions = 1 if stage is Stage.DECODE else workload.conditions
+    """The key under which a task of this workload is measured (pixels know no guidance)."""
+    conditions = workload.conditions if stage in (Stage.ENCODE, Stage.DENOISE) else 1
     return CostKey(
         stage=stage, tokens=workload.tokens, width=width, conditions=conditions, model=workload.model
     )

@@ -54,7 +54,7 @@ def simulate(
     The policy sees `costs`; tasks take what `truth` says (the same table, if not given). A plan against the rules
     ends the run with `BadSetting`, or hands over to `fallback`, as in the service. `correct_costs` corrects `costs`
     by what tasks took, as the service does (so the table is changed). `finish_s` is the time from the decoded
-    picture to its file.
+    picture to its file, where `truth` has no cost of it.
     """
     machine = Machine(world_size, truth=truth or costs, physics=physics or Physics())
     books = Books(arrivals, machine=machine, costs=costs, correct_costs=correct_costs)
@@ -136,13 +136,17 @@ class Simulation:
                 case _Kind.RAN:
                     assert work is not None
                     if books.ran(work, now_s=now_s):
-                        self._at(work.end_s + self.finish_s, _Kind.FINISHED, name)
+                        self._at(work.end_s + self._finish_s(name), _Kind.FINISHED, name)
                 case _Kind.FINISHED:
                     books.finished(name, now_s=now_s)
                 case _Kind.ARRIVED:
                     books.arrived(name)
                 case _Kind.DEADLINE:
                     books.expired(name, now_s=now_s)
+
+    def _finish_s(self, name: str) -> float:
+        """The making of the file: as the costs have it for this size, else `finish_s`."""
+        return self.books.machine.finish_s(self.books.arrivals[name].workload) or self.finish_s
 
     # --- plans ---
 

@@ -54,7 +54,8 @@ class Machine:
         begin_s = max(reached_s, state_s, *(self.free_s[rank] for rank in ranks))
         if lease.transfers:
             # Ranks fetch at the same time, and while they still work on earlier leases.
-            moved_s = self.truth.migration_s(arrival.workload.state_bytes)
+            state_bytes = arrival.workload.state_bytes
+            moved_s = max(self.truth.migration_s(state_bytes, (t.source, t.rank)) for t in lease.transfers)
             begin_s = max(begin_s, max(reached_s, state_s) + moved_s)
         end_s = begin_s + self._seconds(lease, arrival)
         for rank in ranks:
@@ -71,6 +72,10 @@ class Machine:
         """Lane widths for whose steps a cost is known."""
         world = range(1, len(self.free_s) + 1)
         return tuple(width for width in world if self.covers(workload, Stage.DENOISE, width))
+
+    def finish_s(self, workload: Workload) -> float:
+        """Seconds from the decoded picture to its file, off the ranks; 0 where no cost is known."""
+        return self.truth.measured.get(cost_key(workload, Stage.FINISH, 1), 0.0)
 
     def ended(self, request_id: str, *, unserved_s: float) -> float:
         """Nothing more of this request will run: its longest wait for a lease (`unserved_s` if it never ran)."""

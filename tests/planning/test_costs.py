@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epe.messages import Stage
 from epe.planning.costs import CostKey, CostTable
@@ -92,3 +94,66 @@ def test_a_wrong_first_measurement_of_an_unknown_size_is_recovered_from():
     for _ in range(5):
         table.observe(key(), 1.0)
     assert table.seconds(key()) == pytest.approx(1.0)
+
+
+def test_what_nine_of_ten_take_follows_the_samples_of_service():
+    table = CostTable({key(): 1.0})
+    for index in range(32):
+        table.observe(key(), 2.0 if index % 4 == 3 else 1.0)
+    assert table.safe_s(key()) == pytest.approx(2.0)
+    assert table.seconds(key()) < 1.6
+
+
+def test_what_nine_of_ten_take_comes_from_the_warm_up_until_service_has_shown_enough():
+    table = CostTable()
+    for seconds in (1.0, 1.0, 1.0, 1.0, 1.5):
+        table.record(key(), seconds)
+    table.settle()
+    at_start_s = table.safe_s(key())
+    assert 1.0 < at_start_s <= 1.5
+    table.observe(key(), 2.0)
+    assert table.safe_s(key()) == pytest.approx(2 * at_start_s)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=80))
+def test_what_nine_of_ten_take_is_never_less_than_what_is_usual(samples: list[float]):
+    table = CostTable({key(): 1.0})
+    for seconds in samples:
+        table.observe(key(), seconds)
+    assert table.safe_s(key()) >= table.seconds(key())
+
+
+def test_a_time_says_what_it_rests_on():
+    table = CostTable({key(1000): 1.0, key(4000): 8.0})
+    basis = {tokens: table.fit(key(tokens)).basis for tokens in (499, 500, 1000, 2000, 8000, 8001)}
+    assert basis == {
+        499: "extrapolated",
+        500: "fitted",
+        1000: "measured",
+        2000: "fitted",
+        8000: "fitted",
+        8001: "extrapolated",
+    }
+    assert table.fit(key(1000, width=3)).basis == "extrapolated"
+    assert CostTable().fit(key()).basis == "guessed"
+
+
+def test_an_encode_costs_the_same_whatever_the_size_of_the_picture():
+    small, large = (CostKey(stage=Stage.ENCODE, tokens=tokens) for tokens in (256, 4096))
+    table = CostTable({small: 0.05})
+    assert table.seconds(large) == 0.05
+    assert table.fit(large).basis == "fitted"
+
+
+def test_a_new_entry_is_seen_by_fits_that_were_asked_before():
+    table = CostTable({key(1000): 1.0})
+    assert table.seconds(key(2000)) == pytest.approx(2.0)
+    table.observe(key(4000), 16.0)
+    assert table.seconds(key(2000)) == pytest.approx(4.0)
+
+
+def test_a_service_asked_for_ever_new_sizes_keeps_a_bounded_table():
+    table = CostTable()
+    for tokens in range(1, CostTable.MAX_KEYS + 100):
+        table.observe(key(tokens), 1.0)
+    assert len(table.measured) == CostTable.MAX_KEYS

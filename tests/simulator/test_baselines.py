@@ -232,7 +232,7 @@ def test_a_video_narrows_so_that_pictures_end_in_time():
     flat = costs(speed_up=0.9)
     for width in (2, 4):
         key = next(k for k in flat.measured if (k.tokens, k.width, k.stage) == (256, width, Stage.DENOISE))
-        flat.measured[key] = 1.0
+        flat.enter(key, 1.0)
     video = trajectory("video", workload=LARGE, step=1, lane=(0, 1, 2, 3), deadline_s=40.0)
     picture_s = 20 * 1e-4 * 256 + 0.05
     pictures = [trajectory(f"p{i}", workload=SMALL, deadline_s=picture_s) for i in range(2)]

@@ -8,8 +8,9 @@ import pytest
 
 from epe.errors import BadSetting
 from epe.messages import Stage
+from epe.planning.cost_set import cost_set_of
 from epe.planning.costs import CostKey, CostTable, Workload
-from epe.simulator.costs import cost_set_of, read_cost_set
+from epe.simulator.costs import read_cost_set
 from epe.simulator.published import PUBLISHED
 from tests.simulator.scenes import LARGE, SMALL, machine
 
@@ -116,7 +117,7 @@ def test_what_a_service_has_measured_can_be_written_and_read(tmp_path):
     costs = CostTable()
     for size in (SMALL, LARGE):
         for stage in (Stage.ENCODE, Stage.DENOISE, Stage.DECODE):
-            costs.measured[CostKey(stage=stage, tokens=size.workload.tokens)] = 1.0
+            costs.enter(CostKey(stage=stage, tokens=size.workload.tokens), 1.0)
     key = CostKey(stage=Stage.DENOISE, tokens=SMALL.workload.tokens)
     costs.observe(key, 1.5)
     path = tmp_path / "costs.json"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from epe.errors import BadSetting
 from epe.messages import Stage
+from epe.planning.costs import CostTable
 from epe.planning.view import Assignment
 from epe.simulator.machine import Physics
 from tests.simulator.scenes import Chance, Does, Lanes, OneRank, arrival, machine, run, task
@@ -125,8 +126,7 @@ def test_tasks_vary_alike_whatever_the_policy_makes_of_them():
 
 def test_a_policy_may_be_wrong_about_costs_and_time_goes_by_the_truth():
     believed = machine().table([arrival("a").workload], world_size=4)
-    truth = machine().table([arrival("a").workload], world_size=4)
-    truth.measured = {key: 2 * seconds for key, seconds in truth.measured.items()}
+    truth = CostTable({key: 2 * seconds for key, seconds in believed.measured.items()})
     from epe.simulator.engine import simulate
 
     outcome = simulate(

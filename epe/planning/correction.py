@@ -1,0 +1,72 @@
+"""How measured seconds correct one entry of a table: towards what is usual, and with a sense of what is not."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+
+class Correction:
+    """The ratio of measured to tabled seconds of one key: an EWMA that rejects outliers but can recover.
+
+    A sample far from the reference is set aside; when the next one agrees with it, the outlier was
+    the truth and becomes the new reference (so a bad first sample poisons nothing). `p90` is that of the last
+    accepted samples, and of fewer than `ENOUGH` the `spread` that was given.
+    """
+
+    OUTLIER = 4.0
+    AGREE = 1.5
+    WEIGHT = 0.25
+    ENOUGH = 10
+    REMEMBERED = 32
+
+    def __init__(self, *, spread: float = 1.0) -> None:
+        self.factor = 1.0
+        self.spread = spread
+        self._last: deque[float] = deque(maxlen=self.REMEMBERED)
+        self._p90 = 1.0
+        self._aside: float | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples that still count, at most `REMEMBERED`."""
+        return len(self._last)
+
+    @property
+    def p90(self) -> float:
+        """The ratio below which nine of ten samples are; never below `factor`."""
+        if len(self._last) < self.ENOUGH:
+            return self.factor * self.spread
+        return max(self.factor, self._p90)
+
+    def observe(self, ratio: float) -> None:
+        """Take one sample of measured / tabled."""
+        if _apart(ratio, self.factor) > self.OUTLIER:
+            if self._aside is not None and _apart(ratio, self._aside) <= self.AGREE:
+                self._last.clear()
+                self._accept(math.sqrt(ratio * self._aside), weight=1.0)
+            else:
+                self._aside = ratio
+            return
+        self._accept(ratio, weight=self.WEIGHT if self._last else 1.0)
+
+    def _accept(self, ratio: float, *, weight: float) -> None:
+        self.factor += weight * (ratio - self.factor)
+        self._last.append(ratio)
+        self._p90 = quantile(self._last, 0.9)
+        self._aside = None
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """By linear interpolation between the sorted values, of which there is at least one."""
+    order = sorted(values)
+    place = share * (len(order) - 1)
+    below = int(place)
+    above = min(below + 1, len(order) - 1)
+    return order[below] + (place - below) * (order[above] - order[below])
+
+
+def _apart(a: float, b: float) -> float:
+    """How many times two positive numbers are apart."""
+    return max(a / b, b / a)

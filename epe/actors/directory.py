@@ -7,6 +7,7 @@ from msgspec import Struct
 PLANNER = "planner"
 POSTPROCESS = "postprocess"
 DESK = "desk"
+CHECKPOINTS = "checkpoints"
 
 
 class Directory(Struct, frozen=True, kw_only=True):
@@ -28,11 +29,19 @@ class Directory(Struct, frozen=True, kw_only=True):
         return f"{DESK}@{self.leader}"
 
     @property
+    def checkpoints(self) -> str:
+        return f"{CHECKPOINTS}@{self.leader}"
+
+    @property
     def world_size(self) -> int:
         return len(self.nodes)
 
     def worker(self, rank: int) -> str:
         return f"{worker_name(rank)}@{self.nodes[rank]}"
+
+    def rank_of(self, address: str) -> int | None:
+        """The rank whose worker this is; None for another actor."""
+        return next((rank for rank in range(self.world_size) if self.worker(rank) == address), None)
 
 
 def worker_name(rank: int) -> str:

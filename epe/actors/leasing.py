@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from epe.actors.admission import Limits, workload_of
 from epe.actors.ledger import Ledger, Running
+from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.messages import Lease, Request, Stage
@@ -22,12 +23,18 @@ log = get_logger("planner")
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
-    """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2."""
+    """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2.
+
+    With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
+    the world. `checkpoints` has states kept on the leader.
+    """
 
     family: Family
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
     correct_costs: bool = True
+    survives: bool = False
+    checkpoints: bool = False
     limits: Limits
 
 
@@ -42,12 +49,14 @@ class Leasing:
         fallback: Policy,
         costs: CostTable,
         ledger: Ledger,
+        roster: Roster,
     ) -> None:
         self.settings = settings
         self.policy = policy
         self.fallback = fallback
         self.costs = costs
         self.ledger = ledger
+        self.roster = roster
         self.trajectories: dict[str, Trajectory] = {}
         self.round: Pinned | None = None
 
@@ -75,12 +84,14 @@ class Leasing:
         """When the next rank will be about to be free; None if nothing waits for it."""
         if not any(trajectory.wants_lease for trajectory in self.trajectories.values()):
             return None
-        return self._view_of((), now_s=now_s).next_opening_s
+        return self._view_of((), now_s=now_s, among=self.roster.available).next_opening_s
 
     def predicted_s(self, request_id: str | None = None, *, now_s: float) -> float:
         """Seconds until a request will end, with the whole queue before it; without a name, the first one."""
         begun, waiting = self._queue()
-        view = self._view_of(begun + waiting, now_s=now_s)
+        # Ranks that are away are on their way back: with none there, a finish is told as if all were.
+        among = self.roster.available or None
+        view = self._view_of(begun + waiting, now_s=now_s, among=among)
         name = request_id or view.trajectories[0].request_id
         return predicted_finish_s(view, name, self.settings.widths) - now_s
 
@@ -109,17 +120,19 @@ class Leasing:
         room = max(0, self.settings.limits.max_inflight - len(begun))
         if len(waiting) > room:
             waiting = sorted(waiting, key=lambda trajectory: -trajectory.request.priority)[:room]
-        return self._view_of(begun + waiting, now_s=now_s)
+        return self._view_of(begun + waiting, now_s=now_s, among=self.roster.available)
 
     def _queue(self) -> tuple[list[Trajectory], list[Trajectory]]:
         """The requests that have begun and those that wait, in the order in which they came."""
         begun = [trajectory for trajectory in self.trajectories.values() if trajectory.lane]
         return begun, [trajectory for trajectory in self.trajectories.values() if not trajectory.lane]
 
-    def _view_of(self, trajectories: Iterable[Trajectory], *, now_s: float) -> View:
+    def _view_of(
+        self, trajectories: Iterable[Trajectory], *, now_s: float, among: frozenset[int] | None
+    ) -> View:
         return View(
             now_s=now_s,
-            ranks=self.ledger.rank_views(now_s=now_s),
+            ranks=self.ledger.rank_views(now_s=now_s, among=among),
             trajectories=tuple(t.view for t in trajectories if t.wants_lease),
             costs=self.costs,
         )
@@ -155,6 +168,7 @@ class Leasing:
             split=split_of(width, conditions=workload.conditions, cfg_parallel_degree=degree),
             transfers=trajectory.transfers(ranks),
             now_s=now_s,
+            checkpoint=self.settings.checkpoints and trajectory.for_client and stage is not Stage.DECODE,
             expected_s=self.costs.seconds(cost_key(workload, stage, width)) * max(1, num_steps),
         )
         trajectory.leased(running)

@@ -6,7 +6,17 @@ import math
 from collections import Counter
 from itertools import count
 
-from epe.messages import Lane, Lease, LeaseDone, LeaseFailed, Request, Split, Stage, Transfer
+from epe.messages import (
+    Failure,
+    Lane,
+    Lease,
+    LeaseDone,
+    LeaseFailed,
+    Request,
+    Split,
+    Stage,
+    Transfer,
+)
 from epe.planning.view import RankView
 
 
@@ -30,6 +40,11 @@ class Running:
         else:
             self.failed.append(report)
         return not self.waiting
+
+    @property
+    def broke(self) -> bool:
+        """Whether it failed without a fault of its own: every rank that failed only felt that another one did."""
+        return bool(self.failed) and all(report.consequence for report in self.failed)
 
     @property
     def cause(self) -> LeaseFailed:
@@ -58,6 +73,7 @@ class Ledger:
         self._overdue_s = math.inf
         self._seq = count(1)
         self._incarnations: Counter[tuple[int, ...]] = Counter()
+        self._lives = [0] * world_size
 
     def enter(
         self,
@@ -71,18 +87,20 @@ class Ledger:
         transfers: tuple[Transfer, ...],
         now_s: float,
         expected_s: float,
+        checkpoint: bool = False,
     ) -> Running:
         """The next lease, about to be sent."""
         lease = Lease(
             seq=next(self._seq),
             epoch=self.epoch,
-            lane=Lane(ranks=ranks, incarnation=self._incarnations[ranks]),
+            lane=Lane(ranks=ranks, incarnation=self._incarnation(ranks)),
             stage=stage,
             request=request,
             first_step=first_step,
             num_steps=num_steps,
             split=split,
             transfers=transfers,
+            checkpoint=checkpoint,
         )
         running = self.running[lease.seq] = Running(lease, now_s=now_s, expected_s=expected_s)
         self._queue(running)
@@ -117,8 +135,33 @@ class Ledger:
         return running
 
     def knows(self, report: LeaseDone | LeaseFailed) -> bool:
-        """Whether a report answers a lease of this epoch that is still open."""
-        return report.epoch == self.epoch and report.seq in self.running
+        """Whether a report answers a lease of this epoch that is still open on its rank."""
+        running = self.running.get(report.seq)
+        return report.epoch == self.epoch and running is not None and report.rank in running.waiting
+
+    def reports_of_lost(self, rank: int, failure: Failure) -> tuple[LeaseFailed, ...]:
+        """What a lost rank can no longer say: that its leases failed. From now on its lanes are other groups."""
+        self._lives[rank] += 1
+        return tuple(
+            LeaseFailed(
+                seq=running.lease.seq, epoch=self.epoch, rank=rank, failure=failure, consequence=True
+            )
+            for running in self.running.values()
+            if rank in running.waiting
+        )
+
+    def waiting_for(self, rank: int) -> list[tuple[int, Lane]]:
+        """The ranks that have leases together with this one, each with the lane."""
+        return [
+            (other, running.lease.lane)
+            for running in self.running.values()
+            if rank in running.lease.lane.ranks
+            for other in sorted(running.waiting - {rank})
+        ]
+
+    def _incarnation(self, ranks: tuple[int, ...]) -> int:
+        """Grows when an exchange of these ranks broke, and when one of them was lost."""
+        return self._incarnations[ranks] + sum(self._lives[rank] for rank in ranks)
 
     def may_break_under(self, request_id: str, ranks: tuple[int, ...]) -> bool:
         """Whether another request is at work on just this lane. If it fails there, the ranks drop the lane's exchange
@@ -128,13 +171,14 @@ class Ledger:
             for running in self.running.values()
         )
 
-    def rank_views(self, *, now_s: float) -> tuple[RankView, ...]:
-        """When each rank will be free, and how many leases it has."""
+    def rank_views(self, *, now_s: float, among: frozenset[int] | None = None) -> tuple[RankView, ...]:
+        """When each rank (of these) will be free, and how many leases it has."""
         if now_s > self._overdue_s:
             self._expect(now_s)
         return tuple(
             RankView(rank=rank, free_s=max(free_s, now_s) if num else now_s, num_leases=num)
             for rank, (free_s, num) in enumerate(zip(self._free_s, self._num_leases, strict=True))
+            if among is None or rank in among
         )
 
     def _expect(self, now_s: float) -> None:

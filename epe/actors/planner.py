@@ -13,10 +13,13 @@ from epe.actors.directory import Directory
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
+from epe.actors.recovery import blame, given_up, lost_rank
+from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.messages import (
     Accepted,
     Cancel,
+    Checkpointed,
     Drain,
     Drop,
     Encoded,
@@ -28,7 +31,7 @@ from epe.messages import (
     LeaseFailed,
     Progress,
     RankReady,
-    RankStatus,
+    Received,
     Rejected,
     Request,
     Stage,
@@ -77,13 +80,15 @@ class Planner(Actor):
         self.directory = directory
         self.ledger = Ledger(directory.world_size, epoch=epoch)
         self.costs = costs
-        self.leasing = Leasing(settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger)
+        self.roster = Roster(directory.world_size)
+        self.leasing = Leasing(
+            settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger, roster=self.roster
+        )
         self.trajectories = self.leasing.trajectories
         self.warmup = iter(warmup)
         self.phase_changed = phase_changed
         self.phase = "loading"
         self.reason = ""
-        self.ready: dict[int, RankReady] = {}
         self.num_finished = 0
         self.drained: list[asyncio.Future[bool]] = []
         self.lanes: list[tuple[int, ...]] = []
@@ -106,6 +111,11 @@ class Planner(Actor):
                 return self._submit(request)
             case Encoded():
                 self._encoded(message)
+            case Received(request_id=request_id):
+                if trajectory := self.trajectories.get(request_id):
+                    trajectory.pixels_from = None
+            case Checkpointed():
+                self._checkpointed(message)
             case Cancel(request_id=request_id):
                 return self._end_early(request_id, FailureKind.CANCELLED, "the request was cancelled")
             case _Expire(request_id=request_id):
@@ -117,7 +127,7 @@ class Planner(Actor):
             case Drain(reason=reason):
                 return self._drain(reason)
             case Down(address=address, reason=reason):
-                self._fail(f"{address} is gone: {reason}")
+                self._down(address, reason)
         self._plan()
         return None
 
@@ -186,16 +196,29 @@ class Planner(Actor):
             return
         trajectory = self.trajectories[running.lease.request.id]
         for ended in trajectory.ended():
-            if ended.failed:
-                trajectory.failed(ended)
-            else:
-                self._ran(trajectory, ended)
+            self._judge(trajectory, ended)
+        self._resume(trajectory)
         self._end_if_done(trajectory)
 
+    def _judge(self, trajectory: Trajectory, ended: Running) -> None:
+        """A lease that broke has run all the same if one of its ranks came to its end."""
+        if ended.failed and not ended.broke:
+            for rank, absence in blame(self.roster, ended):
+                log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
+            trajectory.failed(ended)
+        elif ended.done:
+            self._ran(trajectory, ended)
+        else:
+            trajectory.broke(ended)
+
     def _ran(self, trajectory: Trajectory, running: Running) -> None:
-        self._drop(trajectory, trajectory.ran(running, now_s=self.now_s))
+        self._drop(trajectory, trajectory.ran(running, now_s=self.now_s, lost=self.roster.away))
         self.leasing.observe(running)
         lease = running.lease
+        for report in running.done:
+            self.roster.worked(report.rank)
+        if lease.stage is Stage.DECODE:
+            trajectory.pixels_from = lease.lane.head
         if trajectory.for_client:
             self.ref(self.directory.desk).tell(
                 Progress(
@@ -241,7 +264,9 @@ class Planner(Actor):
         del self.trajectories[trajectory.request.id]
         if trajectory.expiry is not None:
             trajectory.expiry.cancel()
-        self._drop(trajectory, trajectory.holders)
+        self._drop(trajectory, trajectory.traces)
+        if trajectory.checkpoint_step is not None:
+            self.ref(self.directory.checkpoints).tell(Drop(request_ids=(trajectory.request.id,)))
         if trajectory.for_client:
             self.num_finished += failure is None
             account = trajectory.account(now_s=self.now_s)
@@ -259,6 +284,47 @@ class Planner(Actor):
         for rank in sorted(ranks):
             self.ref(self.directory.worker(rank)).tell(Drop(request_ids=(trajectory.request.id,)))
 
+    # --- ranks go and come back ---
+
+    def _down(self, address: str, reason: str) -> None:
+        rank = self.directory.rank_of(address)
+        if rank is None or not self.settings.survives or self.phase not in ("running", "draining"):
+            self._fail(f"{address} is gone: {reason}")
+        elif not self.roster.is_lost(rank):
+            self._lose(rank, reason)
+
+    def _lose(self, rank: int, reason: str) -> None:
+        """Lanes without this rank do not notice. Whatever it was in goes on elsewhere."""
+        loss = lost_rank(self.ledger, rank, reason)
+        self.roster.lose(rank, reason)
+        log.warning("rank.was_lost", rank=rank, reason=reason, request=loss.request_id)
+        for other, abandon in loss.abandoned:
+            self.ref(self.directory.worker(other)).tell(abandon)
+        for trajectory in self.trajectories.values():
+            trajectory.lose(rank)
+            trajectory.num_lost_ranks += trajectory.request.id == loss.request_id
+        for report in loss.reports:
+            self._report(report)
+        for trajectory in list(self.trajectories.values()):
+            self._resume(trajectory)
+            self._end_if_done(trajectory)
+
+    def _resume(self, trajectory: Trajectory) -> None:
+        """Have a request go on whose lane broke or whose holders are gone, unless that happens again and again."""
+        if not trajectory.resume():
+            return
+        request_id = trajectory.request.id
+        log.info("request.resumed", request=request_id, stage=trajectory.stage, step=trajectory.step)
+        trajectory.ending = given_up(trajectory)
+
+    def _checkpointed(self, message: Checkpointed) -> None:
+        trajectory = self.trajectories.get(message.request_id)
+        if trajectory is None or not trajectory.checkpointed(message):
+            # It came after the request's end.
+            self.ref(self.directory.checkpoints).tell(Drop(request_ids=(message.request_id,)))
+        elif trajectory.checkpoint_step is None:
+            self._resume(trajectory)
+
     # --- the world ---
 
     def _enter(self, phase: str, reason: str = "") -> None:
@@ -268,9 +334,11 @@ class Planner(Actor):
         self.phase_changed(phase, reason)
 
     def _rank_ready(self, message: RankReady) -> None:
-        self.ready[message.rank] = message
+        returned = self.roster.enter(message)
         log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=message.load_s)
-        if self.phase == "loading" and len(self.ready) == self.directory.world_size:
+        if returned:
+            self.watch(self.directory.worker(message.rank))
+        if self.phase == "loading" and self.roster.is_complete:
             self._enter("warming")
             self._next_round()
 
@@ -293,7 +361,7 @@ class Planner(Actor):
         self._enter("failed", reason)
         self.ledger.running.clear()
         for trajectory in list(self.trajectories.values()):
-            trajectory.holders = set()
+            trajectory.traces = set()
             self._end(
                 trajectory,
                 Failure(kind=FailureKind.RANK_LOST, message=reason, stage=trajectory.stage),
@@ -328,19 +396,10 @@ class Planner(Actor):
             log.info("layout.changed", lanes=[list(ranks) for ranks in lanes])
 
     def _status(self) -> Status:
-        at_work = self.ledger.at_work()
         num_waiting = self.leasing.num_waiting
         return Status(
             phase=self.phase,
-            ranks=tuple(
-                RankStatus(
-                    rank=rank,
-                    state="loading" if rank not in self.ready else "busy" if rank in at_work else "idle",
-                    device=self.ready[rank].device if rank in self.ready else "",
-                    request_id=at_work[rank].request.id if rank in at_work else None,
-                )
-                for rank in range(self.directory.world_size)
-            ),
+            ranks=self.roster.statuses(self.ledger.at_work()),
             num_waiting=num_waiting,
             num_running=len(self.trajectories) - num_waiting,
             num_finished=self.num_finished,

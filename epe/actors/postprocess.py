@@ -9,7 +9,7 @@ from typing import Any
 from epe.actors.core import Actor
 from epe.actors.directory import Directory
 from epe.actors.outcome import failure_of
-from epe.messages import Artifact, Decoded, Encoded, Stage
+from epe.messages import Artifact, Decoded, Encoded, Received, Stage
 from epe.transport.link import Parcel
 
 # Pixels (frames, height, width, 3) and their message to an artifact; may take long, so it runs elsewhere.
@@ -31,6 +31,7 @@ class Postprocess(Actor):
     async def receive(self, message: object) -> None:
         match message:
             case Parcel(message=Decoded() as decoded, tensors=(pixels,)):
+                self.ref(self.directory.planner).tell(Received(request_id=decoded.request_id))
                 task = asyncio.get_running_loop().create_task(self._finish(decoded, pixels))
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)

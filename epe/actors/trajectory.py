@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
 from epe.actors.ledger import Running
-from epe.messages import Account, Encoded, Failure, LaneVisit, Lease, Request, Stage, Transfer
+from epe.messages import Account, Checkpointed, Encoded, Failure, LaneVisit, Lease, Request, Stage, Transfer
 from epe.planning.costs import Workload
 from epe.planning.view import TrajectoryView
 
 
 class Trajectory:
-    """Mutable, owned by the planner. `stage` and `step` are what the next lease will do."""
+    """Mutable, owned by the planner. `stage` and `step` are what the next lease will do.
+
+    `holders` have the state that it starts from, `traces` are all ranks that may have something of the request;
+    `pixels_from` is the rank whose pixels are on their way.
+    """
 
     def __init__(self, request: Request, workload: Workload, *, now_s: float, for_client: bool) -> None:
         self.request = request
@@ -26,15 +30,21 @@ class Trajectory:
         self.step = 0
         self.lane: tuple[int, ...] = ()
         self.holders: set[int] = set()
+        self.traces: set[int] = set()
+        self.checkpoint_step: int | None = None
         self.leases: deque[Running] = deque()
         self.ending: Failure | None = None
         self.encoded: Encoded | None = None
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
-        self.num_migrations = 0
+        self.num_migrations = self.num_recoveries = self.num_repeated_steps = self.num_lost_ranks = 0
         self.predicted_s = 0.0
         self.started_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
+        self.is_broken = False
+        self.pixels_from: int | None = None
+        self.first_seq: int | None = None
+        self._reached_step = 0
         self._view: TrajectoryView | None = None
 
     @property
@@ -44,7 +54,8 @@ class Trajectory:
 
     @property
     def wants_lease(self) -> bool:
-        return self.stage is not Stage.FINISH and self.ending is None
+        done = self.stage is Stage.FINISH or self.encoded is not None
+        return not done and self.ending is None and not self.is_broken
 
     @property
     def view(self) -> TrajectoryView:
@@ -78,10 +89,11 @@ class Trajectory:
         return set(self.leases[-1].lease.lane.ranks) if self.leases else self.holders
 
     def transfers(self, ranks: tuple[int, ...]) -> tuple[Transfer, ...]:
-        """Who of `ranks` lacks the state and where it fetches it: spread over the holders, next ones first."""
+        """Who of `ranks` lacks the state and where it fetches it: spread over the holders, next ones first, from the
+        leader's checkpoint where no rank holds it."""
         if self.stage is Stage.ENCODE:
             return ()
-        holders = sorted(self.next_holders)
+        holders: list[int | None] = [*sorted(self.next_holders)] or [None]
         lacking = [rank for rank in ranks if rank not in holders]
         return tuple(
             Transfer(rank=rank, source=holders[index % len(holders)]) for index, rank in enumerate(lacking)
@@ -93,7 +105,9 @@ class Trajectory:
         self._view = None
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
+        self.first_seq = self.first_seq or lease.seq
         self.lane = lease.lane.ranks
+        self.traces |= set(self.lane)
         match lease.stage:
             case Stage.ENCODE:
                 self.stage = Stage.DENOISE
@@ -112,8 +126,9 @@ class Trajectory:
         while self.leases and not self.leases[0].waiting:
             yield self.leases.popleft()
 
-    def ran(self, running: Running, *, now_s: float) -> set[int]:
-        """A lease has run to its end on all of its ranks. Returns the ranks whose state is no longer needed."""
+    def ran(self, running: Running, *, now_s: float, lost: Container[int] = ()) -> set[int]:
+        """A lease has run to its end, on all of its ranks or on those that were not torn away from it at the end (their
+        state is the same). Returns the ranks whose state is no longer needed."""
         lease = running.lease
         self._view = None
         repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
@@ -123,17 +138,69 @@ class Trajectory:
         self.seconds[lease.stage] += running.seconds * repeats
         self.served_s = now_s
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
-        held, self.holders = self.holders | set(lease.lane.ranks), set(lease.lane.ranks)
+        self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
+        self.holders = {report.rank for report in running.done if report.rank not in lost}
         if lease.stage is Stage.DECODE:
             self.holders = set()
-        return held - self.holders - self._needed
+        stale = self.traces - self.holders - self._needed
+        self.traces -= stale
+        return stale
 
     def failed(self, running: Running) -> None:
         """A lease has failed: the request ends when its other leases have ended too."""
         self._view = None
-        self.holders |= set(running.lease.lane.ranks)
-        if self.ending is None:
-            self.ending = running.cause.failure
+        self.ending = self.ending or running.cause.failure
+
+    def broke(self, running: Running) -> None:
+        """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes on
+        from where the lease began."""
+        self._view = None
+        lease = running.lease
+        self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
+        if not self.is_broken:
+            self.is_broken = True
+            self.stage, self.step = lease.stage, lease.first_step
+
+    def checkpointed(self, message: Checkpointed) -> bool:
+        """The leader has a state, or has let it go; False for that of an earlier request of this id."""
+        if self.first_seq is None or message.seq < self.first_seq:
+            return False
+        self.checkpoint_step = message.step
+        return True
+
+    def lose(self, rank: int) -> None:
+        """A rank is gone with what it held; pixels that had not come from it have to be made again."""
+        self._view = None
+        self.holders.discard(rank)
+        self.traces.discard(rank)
+        if self.pixels_from == rank and self.encoded is None:
+            self.pixels_from = None
+            self.is_broken = True
+            self.stage = Stage.DECODE
+
+    def resume(self) -> bool:
+        """If nothing is at work, and something broke or the last holder is gone: set where the request goes on, which is
+        where its lease began, its last checkpoint, or the beginning. True if it goes on elsewhere."""
+        needs_state = self.stage in (Stage.DENOISE, Stage.DECODE)
+        lacks_state = needs_state and not self.holders
+        if self.leases or self.ending or not (self.is_broken or (lacks_state and not self._is_checkpointed)):
+            return False
+        self._view = None
+        self.is_broken = False
+        if lacks_state and self.checkpoint_step is None:
+            self.stage, self.step = Stage.ENCODE, 0
+        elif lacks_state:
+            self.step = self.checkpoint_step
+            self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
+        self.num_recoveries += 1
+        self.num_repeated_steps += self._reached_step - self.step
+        self._reached_step = self.step
+        return True
+
+    @property
+    def _is_checkpointed(self) -> bool:
+        """Whether the leader has the state that the next lease starts from."""
+        return self.checkpoint_step is not None and self.checkpoint_step == self.step
 
     @property
     def _needed(self) -> set[int]:
@@ -171,5 +238,7 @@ class Trajectory:
             total_s=now_s - self.arrival_s,
             predicted_s=self.predicted_s,
             num_migrations=self.num_migrations,
+            num_recoveries=self.num_recoveries,
+            num_repeated_steps=self.num_repeated_steps,
             visits=tuple(self.visits),
         )

@@ -10,7 +10,19 @@ from typing import Any, Protocol
 
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
-from epe.messages import Drop, Fetch, Lease, LeaseDone, LeaseFailed, RankReady, Stop
+from epe.messages import (
+    Abandon,
+    Checkpoint,
+    Drop,
+    Fetch,
+    Lane,
+    Lease,
+    LeaseDone,
+    LeaseFailed,
+    RankReady,
+    Stop,
+    Transfer,
+)
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
 
@@ -19,10 +31,13 @@ log = get_logger("worker")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a lease ended on this rank; `decoded` is the picture, on the head of a decode."""
+    """How a lease ended on this rank. On the head, `decoded` is the picture after a decode, and `state` what
+    `Device.pack` takes after a lease that asks for a checkpoint. After a `fatal` one the rank is of no more use."""
 
     report: LeaseDone | LeaseFailed
     decoded: Parcel | None = None
+    state: Any = None
+    fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +57,14 @@ class Device(Protocol):
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
         """The state of a request at the boundary before `step`, once it is there; raises `Gone` if it never will be."""
 
+    def pack(self, state: Any) -> asyncio.Future[Parcel]:
+        """A state in host memory, without what an earlier pack of the request has brought out already."""
+
     def drop(self, request_ids: tuple[str, ...]) -> None:
         """Free what is held of these requests."""
+
+    def abandon(self, lane: Lane) -> None:
+        """Give up the exchange of a lane, also while the rank waits in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +114,8 @@ class Worker(Actor):
                 return self.device.export(request_id, step)
             case Drop(request_ids=request_ids):
                 self.device.drop(request_ids)
+            case Abandon(lane=lane):
+                self.device.abandon(lane)
             case Stop(reason=reason):
                 self._stop(Ending(reason, orderly=True))
             case Down(address=address, reason=reason):
@@ -105,18 +128,20 @@ class Worker(Actor):
         self._stop(Ending(reason, orderly=False))
 
     def _lease(self, lease: Lease) -> None:
-        source = lease.source_of(self.rank)
+        transfer = lease.transfer_to(self.rank)
         incoming: Future[Parcel] | None = None
-        if source is not None:
+        if transfer is not None:
             incoming = Future()
-            self._own(self._fetch(lease, source, incoming))
+            self._own(self._fetch(lease, transfer, incoming))
         self._own(self._run(lease, self.device.submit(lease, incoming)))
 
-    async def _fetch(self, lease: Lease, source: int, incoming: Future[Parcel]) -> None:
+    async def _fetch(self, lease: Lease, transfer: Transfer, incoming: Future[Parcel]) -> None:
         """Bring the state here while earlier leases still compute."""
         fetch = Fetch(request_id=lease.request.id, step=lease.first_step)
+        source = transfer.source
+        holder = self.directory.checkpoints if source is None else self.directory.worker(source)
         try:
-            parcel = await self.ref(self.directory.worker(source)).ask(fetch, timeout_s=self.fetch_timeout_s)
+            parcel = await self.ref(holder).ask(fetch, timeout_s=self.fetch_timeout_s)
         except Exception as error:
             incoming.set_exception(error)
         else:
@@ -129,6 +154,12 @@ class Worker(Actor):
         self.ref(self.directory.planner).tell(outcome.report)
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
+        if outcome.state is not None:
+            parcel = await self.device.pack(outcome.state)
+            checkpoint = Checkpoint(seq=lease.seq, header=parcel.message)
+            self.ref(self.directory.checkpoints).tell(Parcel(checkpoint, parcel.tensors))
+        if outcome.fatal:
+            self._stop(Ending(f"lease {lease.seq} left the device unusable", orderly=False))
 
     def _log_ended(self, lease: Lease, report: LeaseDone | LeaseFailed) -> None:
         times: dict[str, float] = {}

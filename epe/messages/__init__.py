@@ -1,7 +1,9 @@
 """The only vocabulary that crosses actors; every message is a frozen, tagged struct."""
 
-from epe.messages.leases import Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
+from epe.messages.leases import Abandon, Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
 from epe.messages.reports import (
+    Checkpoint,
+    Checkpointed,
     Decoded,
     Encoded,
     Failure,
@@ -9,6 +11,7 @@ from epe.messages.reports import (
     LeaseDone,
     LeaseFailed,
     RankReady,
+    Received,
     StateHeader,
 )
 from epe.messages.requests import OutputFormat, Request
@@ -32,6 +35,7 @@ from epe.messages.system import Down, Watch
 # Everything that may travel between processes; the decoder of a link knows no other type.
 WireMessage = (
     Lease
+    | Abandon
     | Drop
     | Fetch
     | Stop
@@ -39,6 +43,9 @@ WireMessage = (
     | LeaseDone
     | LeaseFailed
     | StateHeader
+    | Checkpoint
+    | Checkpointed
+    | Received
     | Decoded
     | Encoded
     | Submit
@@ -57,10 +64,13 @@ WireMessage = (
 )
 
 __all__ = [
+    "Abandon",
     "Accepted",
     "Account",
     "Artifact",
     "Cancel",
+    "Checkpoint",
+    "Checkpointed",
     "Decoded",
     "Down",
     "Drain",
@@ -80,6 +90,7 @@ __all__ = [
     "Progress",
     "RankReady",
     "RankStatus",
+    "Received",
     "Rejected",
     "Request",
     "Split",

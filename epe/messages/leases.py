@@ -45,17 +45,18 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """`rank` lacks the state and fetches it from `source`, which holds it."""
+    """`rank` lacks the state and fetches it from the rank `source`; None: from the leader, which has a checkpoint."""
 
     rank: int
-    source: int
+    source: int | None
 
 
 class Lease(Struct, frozen=True, kw_only=True, tag=True):
     """A lane's permission to run `num_steps` steps (or one encode or decode) of a request.
 
     It carries all that decides control flow: every rank of the lane does exactly what it says.
-    Leases that share a rank run in the order of `seq` on it.
+    Leases that share a rank run in the order of `seq` on it. After one with `checkpoint` the head sends the state
+    that it ends with to the leader.
     """
 
     seq: int
@@ -67,10 +68,17 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     num_steps: int = 0
     split: Split = Split()
     transfers: tuple[Transfer, ...] = ()
+    checkpoint: bool = False
 
-    def source_of(self, rank: int) -> int | None:
-        """The rank from which `rank` fetches the state, or None if it holds it already."""
-        return next((t.source for t in self.transfers if t.rank == rank), None)
+    def transfer_to(self, rank: int) -> Transfer | None:
+        """How `rank` gets the state, or None if it holds it already."""
+        return next((t for t in self.transfers if t.rank == rank), None)
+
+
+class Abandon(Struct, frozen=True, kw_only=True, tag=True):
+    """Give up the exchange of this lane: one of its ranks is gone, and whoever waits for it waits in vain."""
+
+    lane: Lane
 
 
 class Drop(Struct, frozen=True, kw_only=True, tag=True):
@@ -80,7 +88,7 @@ class Drop(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag=True):
-    """Ask of one rank to another: the canonical state of a request at the start of `step`."""
+    """Ask of a rank to another one or to the checkpoints: the canonical state of a request at the start of `step`."""
 
     request_id: str
     step: int

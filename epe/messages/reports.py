@@ -73,12 +73,31 @@ class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
-    """Names the tensors of a migrated state, in the order in which they travel, and its plain fields."""
+    """Names the tensors of a state that leaves its rank, in the order in which they travel, and its plain fields.
+
+    `unchanged` names those that the receiver has from the checkpoint before, so that they do not travel again.
+    """
 
     request_id: str
     step: int
     names: tuple[str, ...]
     scalars: dict[str, float] = {}
+    unchanged: tuple[str, ...] = ()
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True, tag=True):
+    """Goes from the lane head to the leader, with the tensors of the state that the lease `seq` ended with."""
+
+    seq: int
+    header: StateHeader
+
+
+class Checkpointed(Struct, frozen=True, kw_only=True, tag=True):
+    """The leader has the state of a request at the start of `step`, after the lease `seq`; None: it let it go."""
+
+    request_id: str
+    seq: int
+    step: int | None
 
 
 class Decoded(Struct, frozen=True, kw_only=True, tag=True):
@@ -88,6 +107,12 @@ class Decoded(Struct, frozen=True, kw_only=True, tag=True):
     output_format: OutputFormat
     output_compression: int
     fps: int = 16
+
+
+class Received(Struct, frozen=True, kw_only=True, tag=True):
+    """The pixels of a request have reached the postprocess actor: the rank that decoded them may go."""
+
+    request_id: str
 
 
 class Encoded(Struct, frozen=True, kw_only=True, tag=True):

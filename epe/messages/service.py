@@ -46,12 +46,14 @@ class Inspect(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RankStatus(Struct, frozen=True, kw_only=True):
-    """One rank as the planner sees it."""
+    """One rank as the planner sees it: loading, idle, busy, lost, cordoned or quarantined; `reason` says why it
+    gets no lease."""
 
     rank: int
     state: str
     device: str
     request_id: str | None = None
+    reason: str = ""
 
 
 class Status(Struct, frozen=True, kw_only=True, tag=True):
@@ -87,7 +89,11 @@ class LaneVisit(Struct, frozen=True, kw_only=True):
 
 
 class Account(Struct, frozen=True, kw_only=True, tag=True):
-    """What happened to a request: its timings in seconds and the lanes that it used."""
+    """What happened to a request: its timings in seconds and the lanes that it used.
+
+    `num_recoveries` counts how often it went on elsewhere after a lane had broken, `num_repeated_steps` the steps that
+    were drawn twice (at most) for that.
+    """
 
     request_id: str
     queue_s: float = 0.0
@@ -98,6 +104,8 @@ class Account(Struct, frozen=True, kw_only=True, tag=True):
     total_s: float = 0.0
     predicted_s: float = 0.0
     num_migrations: int = 0
+    num_recoveries: int = 0
+    num_repeated_steps: int = 0
     visits: tuple[LaneVisit, ...] = ()
 
 

@@ -8,25 +8,47 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import EpeError, Gone
-from epe.messages import Decoded, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
+from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
 from epe.transport.link import Parcel
 
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
 
 
+class Meeting:
+    """The ranks of one lease: it begins when all are there, and can break until the last one is done."""
+
+    def __init__(self) -> None:
+        self.arrived: set[int] = set()
+        self.begun: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def break_up(self, reason: str) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(Gone(reason))
+            self.broken.exception()  # Nobody may be left to hear of it.
+
+    async def until(self, coming: asyncio.Future[Any]) -> Any:
+        """What comes, unless the meeting breaks first."""
+        await asyncio.wait({coming, self.broken}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            coming.cancel()
+            self.broken.result()
+        return coming.result()
+
+
 class SimulatedWorld:
     """What the devices share: where the ranks of a lease meet, and what went on when.
 
-    `seconds` gives the device time of a whole lease; `jitter` varies it by a seeded factor;
-    `fault` may raise on a rank instead of running.
+    `seconds` gives the device time of a whole lease; `jitter` varies it by a seeded factor, and each rank ends up
+    to a hundredth of that later; `fault` may raise on a rank instead of running.
     """
 
     def __init__(
@@ -42,24 +64,27 @@ class SimulatedWorld:
         self.fault = fault
         self.random = random.Random(seed)
         self.visits: list[tuple[float, float, Lease]] = []
-        self._meetings: dict[int, asyncio.Future[float]] = {}
-        self._arrived: defaultdict[int, set[int]] = defaultdict(set)
+        self.meetings: dict[int, Meeting] = {}
 
-    async def meet(self, lease: Lease, rank: int) -> float:
-        """Wait for the whole lane; the seconds that the lease takes."""
-        meeting = self._meetings.setdefault(lease.seq, asyncio.get_running_loop().create_future())
-        self._arrived[lease.seq].add(rank)
-        if self._arrived[lease.seq] == set(lease.lane.ranks) and not meeting.done():
-            factor = 1 + self.random.uniform(-self.jitter, self.jitter)
-            meeting.set_result(self.seconds(lease) * factor)
-        return await meeting
+    def meeting(self, lease: Lease) -> Meeting:
+        return self.meetings.setdefault(lease.seq, Meeting())
 
-    def break_up(self, lease: Lease, rank: int) -> None:
-        """A rank fails: the others of its lane fail with it."""
-        meeting = self._meetings.setdefault(lease.seq, asyncio.get_running_loop().create_future())
-        if not meeting.done():
-            meeting.set_exception(Gone(f"rank {rank} left the lane of lease {lease.seq}"))
-            meeting.exception()
+    async def work(self, lease: Lease, rank: int) -> float:
+        """Wait for the whole lane, then for as long as the lease takes; returns its seconds."""
+        meeting = self.meeting(lease)
+        meeting.arrived.add(rank)
+        if meeting.arrived == set(lease.lane.ranks) and not meeting.begun.done():
+            meeting.begun.set_result(self.seconds(lease) * self._varied(self.jitter))
+        seconds: float = await meeting.until(asyncio.shield(meeting.begun))
+        begin_s = asyncio.get_running_loop().time()
+        own_s = seconds * (1 + self.random.uniform(0, self.jitter / 100))
+        await meeting.until(asyncio.ensure_future(asyncio.sleep(own_s)))
+        if rank == lease.lane.head:
+            self.visits.append((begin_s, begin_s + seconds, lease))
+        return seconds
+
+    def _varied(self, jitter: float) -> float:
+        return 1 + self.random.uniform(-jitter, jitter)
 
 
 class SimulatedDevice:
@@ -72,6 +97,9 @@ class SimulatedDevice:
         self.ended: set[str] = set()
         self._waiting: list[tuple[str, int, asyncio.Future[Parcel]]] = []
         self._last: asyncio.Future[Outcome] | None = None
+        self._at: Lease | None = None
+        self._abandoned: set[Lane] = set()
+        self.is_dead = False
 
     def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
         # A rank that let a request go may be given it again: whoever asks from now on waits for the new state.
@@ -85,6 +113,22 @@ class SimulatedDevice:
         self._serve()
         return waiting
 
+    def pack(self, state: Any) -> asyncio.Future[Parcel]:
+        packed: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
+        packed.set_result(Parcel(state))
+        return packed
+
+    def abandon(self, lane: Lane) -> None:
+        self._abandoned.add(lane)
+        if self._at is not None and self._at.lane == lane:
+            self.world.meeting(self._at).break_up(f"lane {lane.ranks} was abandoned")
+
+    def die(self) -> None:
+        """Its process ends: the ranks that are in an exchange with it feel that, nobody else does."""
+        self.is_dead = True
+        if self._at is not None:
+            self.world.meeting(self._at).break_up(f"rank {self.rank} has closed its connection")
+
     def drop(self, request_ids: tuple[str, ...]) -> None:
         for request_id in request_ids:
             self.steps.pop(request_id, None)
@@ -96,13 +140,23 @@ class SimulatedDevice:
     ) -> Outcome:
         if earlier is not None:
             await earlier
+        self._at = lease
         try:
             if incoming is not None:
                 await self._import(lease, incoming)
             seconds = await self._compute(lease)
         except EpeError as error:
             return Outcome(self._failed(lease, error))
-        return Outcome(self._done(lease, seconds), self._decoded(lease))
+        finally:
+            self._at = None
+        return self._outcome(lease, seconds)
+
+    def _outcome(self, lease: Lease, seconds: float) -> Outcome:
+        state = None
+        if lease.checkpoint and self.rank == lease.lane.head:
+            step = lease.first_step + lease.num_steps
+            state = StateHeader(request_id=lease.request.id, step=step, names=())
+        return Outcome(self._done(lease, seconds), self._decoded(lease), state)
 
     async def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = await asyncio.wrap_future(incoming)
@@ -111,16 +165,14 @@ class SimulatedDevice:
     async def _compute(self, lease: Lease) -> float:
         if error := self.world.fault(lease, self.rank):
             raise error
+        if self.is_dead or lease.lane in self._abandoned:
+            raise Gone(f"lane {lease.lane.ranks} was abandoned")
         held = self.steps.get(lease.request.id)
         if lease.stage is not Stage.ENCODE and held != lease.first_step:
             raise Gone(
                 f"lease {lease.seq} starts at step {lease.first_step}, but rank {self.rank} holds {held}"
             )
-        seconds = await self.world.meet(lease, self.rank)
-        begin_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(seconds)
-        if self.rank == lease.lane.head:
-            self.world.visits.append((begin_s, begin_s + seconds, lease))
+        seconds = await self.world.work(lease, self.rank)
         if lease.stage is not Stage.DECODE:
             self._put(lease.request.id, lease.first_step + lease.num_steps)
         return seconds / max(1, lease.num_steps)
@@ -149,14 +201,20 @@ class SimulatedDevice:
         )
 
     def _failed(self, lease: Lease, error: EpeError) -> LeaseFailed:
-        self.world.break_up(lease, self.rank)
-        self.drop((lease.request.id,))
+        self.world.meeting(lease).break_up(f"rank {self.rank} left the lane of lease {lease.seq}")
+        consequence = isinstance(error, Gone)
+        if consequence:
+            # The state from before the lease is whole: the request may go on from it.
+            self.ended.add(lease.request.id)
+            self._serve()
+        else:
+            self.drop((lease.request.id,))
         return LeaseFailed(
             seq=lease.seq,
             epoch=lease.epoch,
             rank=self.rank,
             failure=failure_of(error, stage=lease.stage, step=lease.first_step),
-            consequence=isinstance(error, Gone),
+            consequence=consequence,
         )
 
     def _decoded(self, lease: Lease) -> Parcel | None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from epe.actors.admission import Limits
+from epe.actors.checkpoints import Checkpoints
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk, Result
-from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory, worker_name
+from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory, worker_name
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Postprocess
@@ -67,6 +68,8 @@ class Cluster:
     fault: Fault = lambda lease, rank: None
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
+    survives: bool = False
+    checkpoints: bool = True
     phases: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -74,7 +77,7 @@ class Cluster:
         self.world = SimulatedWorld(self.seconds, seed=self.seed, jitter=self.jitter, fault=self.fault)
         nodes = tuple(f"r{rank}" for rank in range(self.world_size))
         self.directory = Directory(leader="leader", nodes=nodes)
-        self.devices = [SimulatedDevice(rank, self.world) for rank in range(self.world_size)]
+        self.devices: list[SimulatedDevice] = [SimulatedDevice(r, self.world) for r in range(self.world_size)]
         self.widths = tuple(range(1, self.world_size + 1))
         self.elastic = Elastic(ElasticSettings(widths=self.widths))
         self.systems: dict[str, ActorSystem] = {}
@@ -84,6 +87,8 @@ class Cluster:
         system = self._system("leader")
         self.planner = self._planner()
         self.desk = Desk(directory=self.directory)
+        self.kept = Checkpoints(directory=self.directory, limit_bytes=2**20)
+        system.spawn(CHECKPOINTS, lambda: self.kept)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
@@ -109,12 +114,25 @@ class Cluster:
         for system in self.systems.values():
             await system.stop()
 
+    def kill(self, rank: int) -> None:
+        """End a rank's process."""
+        self.devices[rank].die()
+        self.network.kill(f"r{rank}", reason="it was killed")
+
+    async def bring_back(self, rank: int) -> None:
+        """Start a killed rank again, with nothing in its hands."""
+        await self.systems[f"r{rank}"].stop()
+        self.devices[rank] = SimulatedDevice(rank, self.world)
+        self._start_rank(rank)
+
     def check_clean(self) -> None:
         """Nothing of any request is left anywhere."""
         assert self.planner.trajectories == {}
         assert self.planner.ledger.running == {}
         assert self.desk.entries == {}
-        assert [device.steps for device in self.devices] == [{}] * self.world_size
+        assert self.kept.kept == {}
+        living = [device for device in self.devices if not device.is_dead]
+        assert [device.steps for device in living] == [{}] * len(living)
 
     def check_lanes(self) -> None:
         """No rank was in two lanes at once."""
@@ -137,7 +155,13 @@ class Cluster:
         worker.tell(Loaded(self.devices[rank], ready))
 
     def _planner(self) -> Planner:
-        settings = PlannerSettings(family=family("zimage"), widths=self.widths, limits=self.limits)
+        settings = PlannerSettings(
+            family=family("zimage"),
+            widths=self.widths,
+            limits=self.limits,
+            survives=self.survives,
+            checkpoints=self.checkpoints,
+        )
         return Planner(
             settings,
             directory=self.directory,

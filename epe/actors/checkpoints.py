@@ -1,0 +1,99 @@
+"""Keeps the last state of each request on the leader, so that a lost rank costs a pulse of work and no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from epe.actors.core import Actor
+from epe.actors.directory import Directory
+from epe.errors import Gone
+from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
+from epe.telemetry.log import get_logger
+from epe.transport.link import Parcel
+
+log = get_logger("checkpoints")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One state, after the lease `seq`: its tensors by name, in host memory."""
+
+    seq: int
+    header: StateHeader
+    tensors: dict[str, Any]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(int(getattr(tensor, "nbytes", 0)) for tensor in self.tensors.values())
+
+
+class Checkpoints(Actor):
+    """One for each leader; holds at most `limit_bytes`. When that is not enough, the requests that have done the
+    fewest steps lose theirs first: to start them again costs least."""
+
+    inbox = 4096
+
+    def __init__(self, *, directory: Directory, limit_bytes: int) -> None:
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self.kept: dict[str, _Kept] = {}
+
+    async def receive(self, message: object) -> object:
+        match message:
+            case Parcel(message=Checkpoint() as checkpoint, tensors=tensors):
+                self._keep(checkpoint, tensors)
+            case Fetch(request_id=request_id, step=step):
+                return self._parcel(request_id, step)
+            case Drop(request_ids=request_ids):
+                for request_id in request_ids:
+                    self.kept.pop(request_id, None)
+        return None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in hand."""
+        return sum(kept.num_bytes for kept in self.kept.values())
+
+    def _keep(self, checkpoint: Checkpoint, tensors: tuple[Any, ...]) -> None:
+        header = checkpoint.header
+        before = self.kept.get(header.request_id)
+        known = before.tensors if before else {}
+        if not known.keys() >= set(header.unchanged):
+            # What it builds on was let go: only a whole state can take its place.
+            self._let_go(header.request_id, checkpoint.seq)
+            return
+        named = {name: known[name] for name in header.unchanged} | dict(
+            zip(header.names, tensors, strict=True)
+        )
+        self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
+        self._tell(header.request_id, checkpoint.seq, header.step)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self.num_bytes > self.limit_bytes:
+            least = min(self.kept.values(), key=lambda kept: kept.header.step)
+            request_id = least.header.request_id
+            log.info("checkpoint.was_dropped", request=request_id, limit_bytes=self.limit_bytes)
+            self._let_go(request_id, least.seq)
+
+    def _let_go(self, request_id: str, seq: int) -> None:
+        self.kept.pop(request_id, None)
+        self._tell(request_id, seq, None)
+
+    def _tell(self, request_id: str, seq: int, step: int | None) -> None:
+        self.ref(self.directory.planner).tell(Checkpointed(request_id=request_id, seq=seq, step=step))
+
+    def _parcel(self, request_id: str, step: int) -> Parcel:
+        kept = self.kept.get(request_id)
+        if kept is None or kept.header.step != step:
+            held = "nothing" if kept is None else f"step {kept.header.step}"
+            raise Gone(f"the checkpoint of request {request_id} at step {step} is not here (held: {held})")
+        header = kept.header
+        whole = StateHeader(
+            request_id=header.request_id,
+            step=header.step,
+            names=tuple(kept.tensors),
+            scalars=header.scalars,
+        )
+        return Parcel(whole, tuple(kept.tensors.values()))

@@ -1,0 +1,59 @@
+"""What follows from a loss or a failure: who must be told, who is to blame, and when to give a request up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from epe.actors.ledger import Ledger, Running
+from epe.actors.roster import Absence, Roster
+from epe.actors.trajectory import Trajectory
+from epe.messages import Abandon, Failure, FailureKind, LeaseFailed
+
+# A request that takes a rank down with it each time must not take down all of them.
+MAX_LOST_RANKS = 3
+MAX_RECOVERIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A rank is gone: the request that it was at, whom to tell that lanes are broken, and the reports that it owes."""
+
+    request_id: str | None
+    abandoned: tuple[tuple[int, Abandon], ...]
+    reports: tuple[LeaseFailed, ...]
+
+
+def lost_rank(ledger: Ledger, rank: int, reason: str) -> Loss:
+    """Take a rank out of the books."""
+    lease = ledger.at_work().get(rank)
+    told = {(other, lane) for other, lane in ledger.waiting_for(rank)}
+    failure = Failure(kind=FailureKind.RANK_LOST, message=f"rank {rank} is gone: {reason}")
+    return Loss(
+        request_id=None if lease is None else lease.request.id,
+        abandoned=tuple((other, Abandon(lane=lane)) for other, lane in sorted(told, key=lambda each: each[0])),
+        reports=ledger.reports_of_lost(rank, failure),
+    )
+
+
+def blame(roster: Roster, running: Running) -> Iterator[tuple[int, Absence]]:
+    """The ranks that are quarantined for their part in a failed lease. A request that is bad in itself is nobody's."""
+    for report in running.failed:
+        if report.consequence or report.failure.kind is FailureKind.BAD_REQUEST:
+            continue
+        if roster.failed(report.rank, running.lease.request.id, report.failure.message):
+            yield report.rank, roster.away[report.rank]
+
+
+def given_up(trajectory: Trajectory) -> Failure | None:
+    """The end of a request that breaks its lanes again and again; None to go on."""
+    lost, recoveries = trajectory.num_lost_ranks, trajectory.num_recoveries
+    if lost < MAX_LOST_RANKS and recoveries < MAX_RECOVERIES:
+        return None
+    what = f"{lost} ranks were lost while they drew it" if lost >= MAX_LOST_RANKS else f"it broke {recoveries} times"
+    return Failure(
+        kind=FailureKind.RANK_LOST,
+        message=f"the request was given up: {what}",
+        stage=trajectory.stage,
+        step=trajectory.step,
+    )

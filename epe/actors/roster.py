@@ -1,0 +1,105 @@
+"""Which ranks may be given leases, and why the others may not. It knows nothing of requests."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from epe.messages import Lease, RankReady, RankStatus
+
+
+class Absence(Struct, frozen=True, kw_only=True):
+    """Why a rank gets no lease: it is gone, somebody took it out, or its work fails again and again."""
+
+    state: Literal["lost", "cordoned", "quarantined"]
+    reason: str
+
+
+class Roster:
+    """Mutable, owned by the planner."""
+
+    # Failures of its own in a row, each under another request, after which a rank is not trusted any more.
+    MAX_FAILURES = 3
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.ready: dict[int, RankReady] = {}
+        self.away: dict[int, Absence] = {}
+        self._failed: dict[int, set[str]] = {}
+
+    @property
+    def available(self) -> frozenset[int]:
+        """The ranks that may be given leases."""
+        return frozenset(self.ready) - frozenset(self.away)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has loaded its model."""
+        return len(self.ready) == self.world_size
+
+    def is_lost(self, rank: int) -> bool:
+        absence = self.away.get(rank)
+        return absence is not None and absence.state == "lost"
+
+    def enter(self, message: RankReady) -> bool:
+        """A rank is ready; True if it has been lost before."""
+        returned = self.is_lost(message.rank)
+        if returned:
+            del self.away[message.rank]
+        self.ready[message.rank] = message
+        return returned
+
+    def lose(self, rank: int, reason: str) -> None:
+        """A rank is gone. One that was cordoned is no longer so when it comes back."""
+        self.ready.pop(rank, None)
+        self._failed.pop(rank, None)
+        self.away[rank] = Absence(state="lost", reason=reason)
+
+    def cordon(self, rank: int, reason: str) -> None:
+        """Give a rank no more leases."""
+        self.away.setdefault(rank, Absence(state="cordoned", reason=reason))
+
+    def uncordon(self, rank: int) -> bool:
+        """Trust a cordoned or quarantined rank again; False if it is lost, or was never away."""
+        if rank not in self.away or self.is_lost(rank):
+            return False
+        del self.away[rank]
+        self._failed.pop(rank, None)
+        return True
+
+    def worked(self, rank: int) -> None:
+        """A lease has run on this rank."""
+        self._failed.pop(rank, None)
+
+    def failed(self, rank: int, request_id: str, reason: str) -> bool:
+        """A lease has failed by this rank's own error; True if it is quarantined for that.
+
+        The last one is not: where every rank fails, the ranks are not what is broken.
+        """
+        failures = self._failed.setdefault(rank, set())
+        failures.add(request_id)
+        if len(failures) < self.MAX_FAILURES or self.available <= {rank}:
+            return False
+        self.away.setdefault(
+            rank,
+            Absence(
+                state="quarantined", reason=f"the last {len(failures)} requests failed on it, with: {reason}"
+            ),
+        )
+        return True
+
+    def statuses(self, at_work: dict[int, Lease]) -> tuple[RankStatus, ...]:
+        """Every rank, for those who look from outside."""
+        return tuple(self._status(rank, at_work.get(rank)) for rank in range(self.world_size))
+
+    def _status(self, rank: int, lease: Lease | None) -> RankStatus:
+        ready, absence = self.ready.get(rank), self.away.get(rank)
+        working = "idle" if lease is None else "busy"
+        return RankStatus(
+            rank=rank,
+            state=absence.state if absence else working if ready else "loading",
+            device=ready.device if ready else "",
+            request_id=None if lease is None else lease.request.id,
+            reason=absence.reason if absence else "",
+        )

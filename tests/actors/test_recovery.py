@@ -1,0 +1,96 @@
+"""Ranks die and come back in virtual time: what that costs the requests, and that nothing of them is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from epe.messages import Stage
+from epe.simulator.virtual_time import run
+from tests.actors.cluster import Cluster, request
+from tests.actors.test_service import Wanderer
+
+
+async def calm(cluster: Cluster) -> None:
+    await asyncio.sleep(1)
+    cluster.check_clean()
+    cluster.check_lanes()
+    await cluster.stop()
+
+
+def test_a_killed_rank_costs_its_request_one_pulse_and_its_neighbour_nothing():
+    async def main() -> None:
+        cluster = Cluster(world_size=2, survives=True)
+        await cluster.start()
+        work = asyncio.ensure_future(cluster.draw(*(request(f"q{i}", steps=10) for i in range(4))))
+        await asyncio.sleep(0.5)
+        cluster.kill(1)
+        results = await work
+        assert [result.data for result in results] == [b"png"] * 4
+        assert any(result.account.num_recoveries for result in results)
+        assert max(result.account.num_repeated_steps for result in results) <= 2
+        await calm(cluster)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(int(__import__("os").environ.get("SEEDS", "200"))))
+def test_whatever_dies_whenever_every_request_ends_once_with_its_picture(seed: int):
+    """Kills at any moment, several at once, again while ranks come back; each rank comes back after a while."""
+
+    async def main() -> None:
+        rng = random.Random(seed)
+        policy = Wanderer(seed) if seed % 2 else None
+        cluster = Cluster(seed=seed, survives=True, policy=policy, checkpoints=seed % 3 > 0)
+        await cluster.start()
+        wanted = [request(f"q{i}", size=rng.choice((256, 512)), steps=rng.randint(1, 12)) for i in range(8)]
+        work = asyncio.ensure_future(cluster.draw(*wanted, gap_s=0.05))
+        returning = []
+        for _ in range(rng.randint(1, 5)):
+            await asyncio.sleep(rng.expovariate(5))
+            victims = rng.sample(range(4), rng.choice((1, 1, 1, 2, 4)))
+            for rank in victims:
+                if not cluster.planner.roster.is_lost(rank) and cluster.network._nodes[f"r{rank}"].alive:
+                    cluster.kill(rank)
+                    returning.append(asyncio.ensure_future(bring_back(cluster, rank, rng.uniform(0.2, 1.0))))
+        async with asyncio.timeout(600):
+            results = await work
+        given_up = [r for r in results if isinstance(r, Exception) and "given up" in str(r)]
+        assert len(given_up) + sum(getattr(r, "data", None) == b"png" for r in results) == 8, results
+        await asyncio.gather(*returning)
+        await asyncio.sleep(1)
+        assert cluster.planner.roster.available == {0, 1, 2, 3}
+        (after,) = await cluster.draw(request("after", steps=3))
+        assert after.data == b"png"
+        await calm(cluster)
+
+    run(main())
+
+
+async def bring_back(cluster: Cluster, rank: int, delay_s: float) -> None:
+    await asyncio.sleep(delay_s)
+    await cluster.bring_back(rank)
+
+
+def test_steps_of_a_request_are_drawn_in_order_from_where_it_was_when_its_rank_died():
+    async def main() -> None:
+        cluster = Cluster(world_size=1, survives=True)
+        await cluster.start()
+        work = asyncio.ensure_future(cluster.draw(request("a", size=512, steps=30)))
+        await asyncio.sleep(1.5)
+        cluster.kill(0)
+        await asyncio.sleep(1)
+        assert not work.done()
+        await cluster.bring_back(0)
+        (result,) = await work
+        steps = [lease for _, _, lease in cluster.world.visits if lease.stage is Stage.DENOISE]
+        for before, after in itertools.pairwise(steps):
+            assert after.first_step == before.first_step + before.num_steps
+        assert result.account.num_recoveries == 1
+        assert [lease.stage for _, _, lease in cluster.world.visits].count(Stage.ENCODE) == 1
+        await calm(cluster)
+
+    run(main())

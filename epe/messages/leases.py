@@ -38,10 +38,19 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """How a lane divides a step: `cfg` guidance branches at once, each over `cp` ranks."""
+    """How a lane divides a step: `cfg` guidance branches at once, each over `cp` ranks of each of `tp` planes.
+
+    The ranks of a lane stand plane after plane, and in a plane branch after branch.
+    """
 
     cfg: int = 1
     cp: int = 1
+    tp: int = 1
+
+    @property
+    def width(self) -> int:
+        """Ranks of one plane."""
+        return self.cfg * self.cp
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -67,6 +76,11 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     num_steps: int = 0
     split: Split = Split()
     transfers: tuple[Transfer, ...] = ()
+
+    @property
+    def plane(self) -> tuple[int, ...]:
+        """Its ranks in the first plane: what the planner chose. All others stand at the same places of their planes."""
+        return self.lane.ranks[: self.lane.width // self.split.tp]
 
     def source_of(self, rank: int) -> int | None:
         """The rank from which `rank` fetches the state, or None if it holds it already."""

@@ -13,6 +13,7 @@ from epe.families import FAMILIES
 from epe.messages import Lane, Request, Split, StateHeader
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
+from epe.transport.groups import Groups
 from tests.world import RankContext
 
 # The ranks of a lane, how they split a step, and how many steps they take.
@@ -26,12 +27,21 @@ def draw(
     turns: list[Turn],
     attention_mode: str = "agkv",
 ) -> np.ndarray | None:
-    """The latents after all turns, on the ranks of the last lane; the folder's name is that of the family.
+    """The latents after all turns, on the ranks of the last lane; the folder's name is that of the family."""
+    adapter = _adapter(context, Path(checkpoint), attention_mode)
+    groups = context.groups()
+    latents = take_turns(context, adapter, request, turns, groups=groups)
+    groups.close()
+    return None if latents is None else latents.numpy()
+
+
+def take_turns(
+    context: RankContext, adapter: Adapter, request: Request, turns: list[Turn], *, groups: Groups
+) -> torch.Tensor | None:
+    """The latents after all turns, on the ranks of the last lane.
 
     Each lane resumes from what the head of the lane before it exported: nothing else survives a turn.
     """
-    adapter = _adapter(context, Path(checkpoint), attention_mode)
-    groups = context.groups()
     latents = None
     for number, (ranks, split, num_steps) in enumerate(turns):
         if context.rank not in ranks:
@@ -42,8 +52,7 @@ def draw(
             state = adapter.step(state, exchange, split)
         if context.rank == ranks[0]:
             _leave(context, adapter, state, number + 1)
-        latents = state.tensors["latents"].numpy() if number == len(turns) - 1 else None
-    groups.close()
+        latents = state.tensors["latents"] if number == len(turns) - 1 else None
     return latents
 
 

@@ -63,6 +63,8 @@ class CostTable:
         self._samples: dict[CostKey, list[float]] = defaultdict(list)
         self._lines = Lines()
         self._fits: dict[CostKey, Fit] = {}
+        # Grows with every change, so that what was made of the table can be kept until then.
+        self.edition = 0
         for key, seconds in (measured or {}).items():
             self.enter(key, seconds)
 
@@ -78,6 +80,7 @@ class CostTable:
             self._spreads[key] = spread
             self._lines.enter(key, seconds)
             self._fits.clear()
+            self.edition += 1
 
     def record(self, key: CostKey, seconds: float) -> None:
         """Collect a warm-up sample."""
@@ -103,6 +106,7 @@ class CostTable:
             if correction is None:
                 correction = self._corrections[key] = Correction(spread=self._spreads[key])
             correction.observe(seconds / self._measured[key])
+            self.edition += 1
 
     def seconds(self, key: CostKey) -> float:
         """The expected seconds of a task."""

@@ -85,10 +85,11 @@ def _fill(
 
 
 def _part(stored: Any, cut: Cut | None) -> torch.Tensor:
-    """A tensor over the mapped file where it is contiguous there, so that ranks of a host share its memory."""
-    rows = slice(None) if cut is None or cut.dim else slice(cut.start, cut.end)
-    part: torch.Tensor = stored[rows]
-    return part[:, cut.start : cut.end].contiguous() if cut is not None and cut.dim else part
+    """A view of the mapped file, whose memory the ranks of a host share."""
+    if cut is None:
+        return stored[...]
+    part = slice(cut.start, cut.end)
+    return stored[part] if cut.dim == 0 else stored[:, part]
 
 
 def _set(model: nn.Module, name: str, value: torch.Tensor) -> None:

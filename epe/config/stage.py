@@ -64,6 +64,8 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmup_resolutions: tuple[tuple[Positive, Positive], ...]
     warmup_steps: Annotated[int, Meta(ge=3)] = 5
     online_calibration: bool = True
+    cost_file: Annotated[str, Meta(min_length=1)] = "auto"
+    rank_memory_mib: Positive | None = None
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

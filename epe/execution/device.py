@@ -8,11 +8,13 @@ import time
 from concurrent.futures import Future
 from queue import SimpleQueue
 
+import msgspec
 import torch
 
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import Gone, OutOfMemory
+from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
 from epe.messages import Decoded, Lease, LeaseDone, LeaseFailed, Stage
@@ -27,11 +29,20 @@ class ThreadDevice:
 
     FETCH_TIMEOUT_S = 120.0
 
-    def __init__(self, adapter: Adapter, lanes: Lanes, *, rank: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        lanes: Lanes,
+        *,
+        rank: int,
+        device: torch.device,
+        meter: Meter | None = None,
+    ) -> None:
         self.adapter = adapter
         self.lanes = lanes
         self.rank = rank
         self.device = device
+        self.meter = meter or NoMeter()
         self.states = States()
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
@@ -52,9 +63,11 @@ class ThreadDevice:
         return asyncio.ensure_future(self._export(request_id, step))
 
     async def _export(self, request_id: str, step: int) -> Parcel:
+        begin_s = time.perf_counter()
         state = await asyncio.wrap_future(self.states.when_at(request_id, step))
+        waited_s = time.perf_counter() - begin_s
         header, tensors = await asyncio.to_thread(self.adapter.export_state, state)
-        return Parcel(header, tensors)
+        return Parcel(msgspec.structs.replace(header, waited_s=waited_s), tensors)
 
     def drop(self, request_ids: tuple[str, ...]) -> None:
         for request_id in request_ids:
@@ -81,6 +94,7 @@ class ThreadDevice:
         try:
             if incoming is not None:
                 self._import(lease, incoming)
+            self.meter.reset()
             begin_s = time.perf_counter()
             work = run_lease(
                 lease,
@@ -99,6 +113,7 @@ class ThreadDevice:
             seconds=work.seconds,
             gap_s=begin_s - self._idle_since_s,
             fetch_s=begin_s - received_s,
+            peak_bytes=self.meter.peak_bytes(),
         )
         return Outcome(report, _decoded(lease, work) if self.rank == lease.lane.head else None)
 

@@ -101,8 +101,7 @@ class Elastic:
         """The widths that its steps may have, whatever comes next."""
         if trajectory.stage is Stage.DENOISE:
             return options(trajectory, self.settings, num_ranks)
-        limit = min(num_ranks, trajectory.workload.max_width)
-        return tuple(width for width in self.settings.widths if width <= limit) or (1,)
+        return trajectory.workload.widths(self.settings.widths, limit=num_ranks)
 
     def _guard_s(self, view: View, trajectory: TrajectoryView) -> float:
         """The guard counts only as far as it leaves the deadline reachable: a short deadline is not hopeless

@@ -22,8 +22,7 @@ def options(trajectory: TrajectoryView, settings: ElasticSettings, num_ranks: in
     cut_off = settings.switch_allowed_until_step
     if cut_off is not None and trajectory.step >= cut_off and trajectory.step > 0:
         return (len(trajectory.lane),)
-    limit = min(num_ranks, trajectory.workload.max_width)
-    return tuple(width for width in settings.widths if width <= limit) or (1,)
+    return trajectory.workload.widths(settings.widths, limit=num_ranks)
 
 
 def share(

@@ -20,7 +20,7 @@ class Speed:
         self._costs = costs
         self._workload = workload
         self._task_s: dict[tuple[Stage, int], float] = {}
-        self.widths = tuple(width for width in widths if width <= workload.max_width) or (1,)
+        self.widths = workload.widths(widths, limit=max(widths))
         self.guessed = costs.guesses(cost_key(workload, Stage.DENOISE, 1))
         self.encode_s = self.task_s(Stage.ENCODE, 1)
         self.decode_s = self.task_s(Stage.DECODE, 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +17,12 @@ from epe.config.demo import model_folder
 from epe.config.stage import Stage
 from epe.errors import BadSetting, StartFailed
 from epe.execution.device import ThreadDevice
+from epe.execution.memory import meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.messages import RankReady
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.runtime.fingerprint import fingerprint
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
@@ -67,12 +67,18 @@ class Rank:
             adapter, self._lanes = loading.result()
         finally:
             loading.cancel()  # The thread goes on, but nobody waits for it.
-        self._device = ThreadDevice(adapter, self._lanes, rank=self.seat.rank, device=target)
+        limit_bytes = memory_limit_bytes(stage)
+        meter = meter_for(target, limit_bytes=limit_bytes)
+        self._device = ThreadDevice(adapter, self._lanes, rank=self.seat.rank, device=target, meter=meter)
         ready = RankReady(
             rank=self.seat.rank,
             device=device_name(target),
-            fingerprint=fingerprint(stage, target),
+            fingerprint=await asyncio.to_thread(
+                fingerprint, stage, device=device_name(target), world_size=self.seat.world_size
+            ),
             load_s=time.perf_counter() - begin_s,
+            memory_bytes=usable_bytes(target, limit_bytes=limit_bytes),
+            resident_bytes=meter.resident_bytes(),
         )
         self._worker.tell(Loaded(self._device, ready))
         return True
@@ -138,21 +144,12 @@ def owns_its_gpu(target: torch.device, world_size: int) -> bool:
     return target.type == "cuda" and world_size <= int(torch.cuda.device_count())
 
 
+def memory_limit_bytes(stage: Stage) -> int | None:
+    """What the stage file lets a rank use, if it says so."""
+    limit_mib = stage.parallelism.scheduler.rank_memory_mib
+    return None if limit_mib is None else limit_mib * 2**20
+
+
 def device_name(target: torch.device) -> str:
     """For people: `cpu`, or the name of the GPU."""
     return torch.cuda.get_device_name(target) if target.type == "cuda" else "cpu"
-
-
-def fingerprint(stage: Stage, target: torch.device) -> str:
-    """Names everything that measured costs depend on."""
-    parts = (
-        stage.factory,
-        Path(stage.factory_args.model_path).name,
-        stage.dtype,
-        device_name(target),
-        f"torch-{torch.__version__}",
-        f"diffusers-{version('diffusers')}",
-        f"cfg-{stage.parallelism.model.cfg_parallel_degree}",
-        f"{stage.parallelism.cp.attention_mode}-{stage.parallelism.cp.ulysses_degree or 'all'}",
-    )
-    return "/".join(parts)

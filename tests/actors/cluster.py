@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from epe.actors.admission import Limits
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk, Result
 from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory, worker_name
+from epe.actors.keeper import KEEPER, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Postprocess
 from epe.actors.worker import Loaded, Worker
 from epe.families import family
 from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
-from epe.planning.calibration import Round
+from epe.planning.calibration import Program
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import Policy
@@ -62,11 +63,13 @@ class Cluster:
     world_size: int = 4
     seed: int = 0
     policy: Policy | None = None
-    warmup: Iterable[Round] = ()
+    warmup: Program | None = None
+    keeper: Callable[[], Keeper] | None = None
     limits: Limits = field(default_factory=Limits)
     fault: Fault = lambda lease, rank: None
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
+    device: str = "cpu"
     phases: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -84,6 +87,8 @@ class Cluster:
         system = self._system("leader")
         self.planner = self._planner()
         self.desk = Desk(directory=self.directory)
+        if self.keeper is not None:
+            system.spawn(KEEPER, self.keeper)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
@@ -130,7 +135,7 @@ class Cluster:
 
     def _start_rank(self, rank: int) -> None:
         ending = self.endings[rank] = asyncio.get_running_loop().create_future()
-        ready = RankReady(rank=rank, device="simulated", fingerprint="simulated", load_s=0.0)
+        ready = RankReady(rank=rank, device=self.device, fingerprint="simulated", load_s=0.0)
         worker = self._system(f"r{rank}").spawn(
             worker_name(rank), lambda: Worker(rank, directory=self.directory, stopped_by=ending)
         )
@@ -145,6 +150,7 @@ class Cluster:
             fallback=self.elastic,
             costs=CostTable(),
             warmup=self.warmup,
+            keeps_costs=self.keeper is not None,
             phase_changed=lambda phase, reason: self.phases.append((phase, reason)),
         )
 

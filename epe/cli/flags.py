@@ -84,7 +84,10 @@ def add_parallel(parser: Parser, family: Family) -> None:
         )
     if family.owns("tp"):
         parser.add_argument(
-            "--tensor-parallel-degree", type=whole_number, help="default 1; more is not yet available"
+            "--tensor-parallel-degree",
+            type=whole_number,
+            metavar="RANKS",
+            help="ranks that share heads, inner features and their weights (default 1)",
         )
     parser.add_argument(
         "--parallel-vae", action=BooleanOptionalAction, help="decode on all ranks; not yet available"

@@ -94,7 +94,7 @@ def _complete(tree: Tree, family: Family) -> None:
             "guidance_scale": own.guidance_scale,
         },
     )
-    _fill(tree, "parallelism.cp", {"world_size": _cp_world(tree)})
+    _complete_degrees(tree, family)
     world = section(tree, "parallelism.cp").get("world_size")
     _fill(tree, "parallelism.scheduler", {"allowed_lane_widths": _divisors(world)})
     args = section(tree, "factory_args")
@@ -114,10 +114,16 @@ def _fill(tree: Tree, path: str, values: Tree) -> None:
         here.setdefault(key, value)
 
 
-def _cp_world(tree: Tree) -> int:
-    gpu, degree = tree.get("gpu"), section(tree, "parallelism.model").get("tensor_parallel_degree", 1)
-    num_ranks = len(gpu) if isinstance(gpu, list) else 1
-    return max(1, num_ranks // degree) if isinstance(degree, int) and degree > 0 else max(1, num_ranks)
+def _complete_degrees(tree: Tree, family: Family) -> None:
+    """The width of a plane times the number of planes is the number of ranks: each follows from the other."""
+    gpu, width = tree.get("gpu"), section(tree, "parallelism.cp").get("world_size")
+    degree = section(tree, "parallelism.model").get("tensor_parallel_degree")
+    num_ranks = len(gpu) if isinstance(gpu, list) and gpu else 1
+    if degree is None and "tp" in family.axes and isinstance(width, int) and width > 0:
+        degree = num_ranks // width if num_ranks % width == 0 else 1
+    num_planes = degree if isinstance(degree, int) and degree > 0 else 1
+    _fill(tree, "parallelism.model", {"tensor_parallel_degree": num_planes})
+    _fill(tree, "parallelism.cp", {"world_size": max(1, num_ranks // num_planes)})
 
 
 def _divisors(world: object) -> list[int]:

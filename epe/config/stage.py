@@ -137,6 +137,12 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return len(self.gpu)
 
     @property
+    def num_planes(self) -> int:
+        """Planes of tensor parallelism, each `parallelism.cp.world_size` ranks wide: rank r is in plane
+        r // world_size."""
+        return self.parallelism.model.tensor_parallel_degree
+
+    @property
     def request_defaults(self) -> Defaults:
         """A request's values where the client gives none."""
         is_demo = self.factory_args.model_path == demo.DEMO

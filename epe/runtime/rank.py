@@ -22,6 +22,7 @@ from epe.execution.run import Lanes, SoloLanes
 from epe.messages import RankReady
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
@@ -105,12 +106,13 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
         attention_mode=stage.parallelism.cp.attention_mode,
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
+        plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
     )
     if seat.store is None or backend is None:
         return adapter, SoloLanes()
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
-    groups.prebuild(aligned_lanes(seat.world_size, widths))
+    groups.prebuild(aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes))
     return adapter, groups
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.distributed import PrefixStore, Store
 
 from epe.errors import Gone
+from epe.geometry import over_planes
 from epe.messages import Lane
 from epe.transport.agent import reason_of
 from epe.transport.exchange import Exchange, GroupExchange, SoloExchange, Wires
@@ -23,15 +24,21 @@ from epe.transport.wires import GlooWires, NcclWires, check_seam, loopback_devic
 Backend = Literal["gloo", "nccl"]
 
 
-def aligned_lanes(world_size: int, widths: Sequence[int]) -> tuple[Lane, ...]:
-    """The lanes of each width that start at a multiple of it, narrow ones first.
+def aligned_lanes(world_size: int, widths: Sequence[int], *, num_planes: int = 1) -> tuple[Lane, ...]:
+    """The lanes of each width that start at a multiple of it, narrow ones first; each spans all planes.
 
-    `aligned_lanes(4, (1, 2, 4))` has the ranks 01, 23 and 0123: a lane of one rank needs no group.
+    `aligned_lanes(4, (1, 2, 4))` has the ranks 01, 23 and 0123: a lane of one rank needs no group. In two planes
+    widths count ranks of one: `aligned_lanes(4, (1, 2), num_planes=2)` has 02, 13 and 0123.
     """
+    size = world_size // num_planes
     return tuple(
-        Lane(ranks=tuple(range(first, first + width)))
-        for width in sorted({width for width in widths if width > 1})
-        for first in range(0, world_size - width + 1, width)
+        Lane(
+            ranks=over_planes(
+                tuple(range(first, first + width)), num_planes=num_planes, world_size=world_size
+            )
+        )
+        for width in sorted({width for width in widths if width * num_planes > 1})
+        for first in range(0, size - width + 1, width)
     )
 
 

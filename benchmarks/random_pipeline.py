@@ -6,7 +6,6 @@ our adapter get them where they call `encode_prompt`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +23,7 @@ from epe.models.qwen_image.adapter import QwenImageAdapter
 from epe.models.tiny_parts import chat_tokenizer, word_tokenizer
 from epe.models.wan.adapter import WanAdapter
 from epe.models.zimage.adapter import ZImageAdapter
-from epe.parallel import max_team
+from epe.parallel import TensorSharding, max_team
 
 Weights = dict[str, torch.Tensor]
 # Rows of an encoded prompt where the family does not fill it up: a long one and an empty one.
@@ -113,19 +112,10 @@ def make_adapter(name: str, pipeline: Any, *, device: torch.device, mode: str, c
             return Flux2KleinAdapter(pipeline, **options)
         case "qwen-image":
             return QwenImageAdapter(pipeline, **options)
-        case "wan":
-            return WanAdapter(pipeline, **options, **_in_one_plane(WanAdapter, pipeline))
-        case _:
-            options |= _in_one_plane(ZImageAdapter, pipeline)
-            return ZImageAdapter(pipeline, cfg_parallel_degree=cfg, **options)
-
-
-def _in_one_plane(adapter: type[Any], pipeline: Any) -> dict[str, Any]:
-    if "tensor" not in inspect.signature(adapter).parameters:
-        return {}
-    from epe.parallel import TensorSharding
-
-    return {"tensor": TensorSharding(pipeline.transformer, ())}
+    options["tensor"] = TensorSharding(pipeline.transformer, ())
+    if name == "wan":
+        return WanAdapter(pipeline, **options)
+    return ZImageAdapter(pipeline, cfg_parallel_degree=cfg, **options)
 
 
 def _texts(name: str) -> Config:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks.family_cases import Line, pixel_difference
 from benchmarks.place import Case, Place, Setting
 from benchmarks.real_sizes import MODELS
-from epe.config.load import build_stage
 from epe.messages import Request
 from epe.models.catalog import make_tiny
-from epe.runtime.embedded import EmbeddedDiffusionRuntime
-from epe.runtime.rank import Seat
 from tests.oracle import draw, load_oracle
+from tests.runtime.on_ranks import draw_together
 from tests.world import RankContext
 
 NUM_REQUESTS = 8
@@ -30,32 +25,13 @@ def runtime(context: RankContext, setting: Setting, case: Case) -> Line | None:
         context.store.set("checkpoint", "is written")
     context.store.get("checkpoint")
     requests = [_small_request(place, number) for number in range(NUM_REQUESTS)]
-    drawn = asyncio.run(_through_runtime(place, checkpoint, requests))
+    drawn = draw_together(context, _stage(place, checkpoint), requests)
     if drawn is None:
         return None
     oracle = load_oracle(checkpoint, device=str(place.device), dtype=place.dtype)
     expected = [draw(oracle, request, family=place.family, pixels=True).pixels for request in requests]
     differences = [pixel_difference(*pair) for pair in zip(drawn, expected, strict=True)]
     return {"num_requests": NUM_REQUESTS, "pixel_difference": max(differences)}
-
-
-async def _through_runtime(
-    place: Place, checkpoint: Path, requests: list[Request]
-) -> list[np.ndarray] | None:
-    """Their pixels, on rank 0."""
-    context = place.context
-    seat = Seat(
-        rank=context.rank,
-        world_size=context.world_size,
-        device_index=context.rank,
-        store=context.store,
-    )
-    stage = build_stage(_stage(place, checkpoint))
-    async with EmbeddedDiffusionRuntime(stage, seat=seat) as engine:
-        if not engine.is_leader:
-            return None
-        handles = [await engine.submit(request) for request in requests]
-        return [np.asarray((await handle.result()).pixels) for handle in handles]
 
 
 def _stage(place: Place, checkpoint: Path) -> dict[str, object]:

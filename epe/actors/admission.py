@@ -50,7 +50,7 @@ def full(num_waiting: int, *, retry_s: float) -> Failure:
 
 def too_big(problem: str) -> Failure:
     """No lane has the memory for it (no retry can help)."""
-    return Failure(kind=FailureKind.REFUSED, message=problem, param="size")
+    return Failure(kind=FailureKind.BAD_REQUEST, message=problem, param="size")
 
 
 def too_late(request: Request, *, predicted_s: float) -> Failure:

@@ -65,7 +65,8 @@ class Leasing:
     def admit(self, request: Request, *, now_s: float, for_client: bool) -> Trajectory:
         """Take a request into the books."""
         workload = workload_of(self.settings.family, request)
-        workload = with_barred(self.costs, workload, self.settings.widths)
+        if for_client:  # the warm-up shall find out what fits
+            workload = with_barred(self.costs, workload, self.settings.widths)
         finish = cost_key(workload, Stage.FINISH, 1)
         trajectory = Trajectory(
             request,

@@ -14,6 +14,7 @@ from epe.actors.keeper import KEEPER, CostsLoaded, KeepCosts, LoadCosts
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
+from epe.actors.recorder import RECORDER, Recording
 from epe.actors.status import rank_statuses
 from epe.actors.trajectory import Trajectory
 from epe.actors.warming import Warming
@@ -64,7 +65,8 @@ class Planner(Actor):
     """One for each world. Every event ends in `_plan`, so no lane idles for want of a decision.
 
     `phase_changed` hears of loading, warming, running, draining and failed, with the reason. With `keeps_costs` there
-    is a keeper on this node, which is asked for what an earlier service has measured.
+    is a keeper on this node, which is asked for what an earlier service has measured; with `records` a recorder, which
+    is told of every request.
     """
 
     inbox = 8192
@@ -82,6 +84,7 @@ class Planner(Actor):
         costs: CostTable,
         warmup: Program | None = None,
         keeps_costs: bool = False,
+        records: bool = False,
         epoch: int = 0,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
@@ -92,6 +95,8 @@ class Planner(Actor):
         self.leasing = Leasing(settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger)
         self.trajectories = self.leasing.trajectories
         self.warming = Warming(warmup, leasing=self.leasing)
+        self.records = records
+        self.recording: Recording | None = None
         self.keeps_costs = keeps_costs and warmup is not None
         self.phase_changed = phase_changed
         self.phase = "loading"
@@ -103,6 +108,8 @@ class Planner(Actor):
         self.alarm: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
+        if self.records:
+            self.recording = Recording(self.settings.family, self.ref(RECORDER))
         for rank in range(self.directory.world_size):
             self.watch(self.directory.worker(rank))
         self.watch(self.directory.postprocess)
@@ -161,6 +168,8 @@ class Planner(Actor):
             return closed(self.phase, self.reason)
         if request.id in self.trajectories:
             return twice(request.id)
+        if self.recording is not None:
+            self.recording.add(request, now_s=self.now_s)
         if problem := self.leasing.lacks_memory(request):
             return too_big(problem)
         num_waiting = self.leasing.num_waiting

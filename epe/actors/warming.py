@@ -21,6 +21,7 @@ class Warming:
         self.origin = "guessed"
         self._use_kernels = False
         self._rounds: Iterator[Round] | None = None
+        self._is_done = False
 
     def met(self, ready: Mapping[int, RankReady]) -> None:
         """All ranks are there; `fingerprint` names from here on all that the costs of this world depend on."""
@@ -46,6 +47,7 @@ class Warming:
         self.leasing.begin_round(step)
         if step is None:
             self.costs.settle()
+            self._is_done = True
             return False
         if step.measures == "tasks":
             self.origin = "measured"
@@ -54,9 +56,9 @@ class Warming:
         return True
 
     def costs_to_keep(self) -> CostSet | None:
-        """What was measured, if anything was since this was last asked for; of a world that has warmed up."""
+        """What was measured, if anything was since this was last asked for; None before the end of the warm-up."""
         learning = self.leasing.learning
-        if self.program is None or learning.round is not None or not learning.is_new:
+        if self.program is None or not self._is_done or not learning.is_new:
             return None
         learning.is_new = False
         return cost_set_of(

@@ -29,9 +29,10 @@ def basis_of(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> B
 
 
 def with_barred(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> Workload:
-    """The workload with the widths at which its steps do not fit into a rank's memory."""
-    barred = tuple(width for width in widths if not costs.fits(cost_key(workload, Stage.DENOISE, width)))
-    return replace(workload, barred=barred) if barred else workload
+    """The workload with the widths at which its steps do not fit into a rank's memory; none where no width is left."""
+    possible = workload.widths(widths, limit=max(widths))
+    barred = tuple(width for width in possible if not costs.fits(cost_key(workload, Stage.DENOISE, width)))
+    return replace(workload, barred=barred) if 0 < len(barred) < len(possible) else workload
 
 
 def too_large(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> str | None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from epe.actors.admission import Limits
 from epe.actors.core import ActorSystem, RestartLimit
@@ -19,6 +20,7 @@ from epe.actors.keeper import KEEPER, KeepCosts, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Encode, Postprocess
+from epe.actors.recorder import RECORDER, Flush, Recorder
 from epe.config.stage import Stage, VideoCodec
 from epe.errors import Gone
 from epe.media import encode_file, media_type
@@ -28,9 +30,10 @@ from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic
 from epe.planning.policies import elastic_settings, make_policy
 from epe.runtime.cost_file import OFF, CostFile
+from epe.telemetry.trace_file import append_trace
 
-# How long the end of a service waits for its costs to be written.
-KEEP_WITHIN_S = 2.0
+# How long the end of a service waits for a disk.
+WRITE_WITHIN_S = 2.0
 
 
 class Leader:
@@ -43,6 +46,7 @@ class Leader:
         directory: Directory,
         stage: Stage,
         warm_up: bool,
+        trace_path: str | None = None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
@@ -56,8 +60,11 @@ class Leader:
             directory=directory,
             warm_up=warm_up,
             keeps_costs=self._keeps_costs,
+            records=trace_path is not None,
             phase_changed=phase_changed,
         )
+        if trace_path is not None:
+            system.spawn(RECORDER, partial(Recorder, write=partial(append_trace, trace_path)))
         if self._keeps_costs:
             file = CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory)
             keeper = partial(Keeper, directory=directory, read=file.read, write=file.write)
@@ -77,15 +84,20 @@ class Leader:
         for name in (DESK, PLANNER, POSTPROCESS):
             await self.system.stop(name)
         await self._keep_costs()
+        await self._end(RECORDER, Flush())
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     async def _keep_costs(self) -> None:
-        """What was learned since the planner last had it kept. A disk that hangs holds up no end."""
+        """What was learned since the planner last had it kept."""
         costs = self.planner.warming.costs_to_keep() if self._keeps_costs else None
-        if costs is not None:
+        await self._end(KEEPER, None if costs is None else KeepCosts(costs=costs))
+
+    async def _end(self, name: str, last: Struct | None) -> None:
+        """End an actor that writes to a disk, after a last message."""
+        if last is not None:
             with suppress(TimeoutError, Gone):
-                await self.system.ref(KEEPER).ask(KeepCosts(costs=costs), timeout_s=KEEP_WITHIN_S)
-        await self.system.stop(KEEPER)
+                await self.system.ref(name).ask(last, timeout_s=WRITE_WITHIN_S)
+        await self.system.stop(name)
 
 
 def encode_artifact(pixels: Any, decoded: Decoded, *, codec: VideoCodec = "auto") -> Artifact:
@@ -106,6 +118,7 @@ def _planner(
     directory: Directory,
     warm_up: bool,
     keeps_costs: bool,
+    records: bool,
     phase_changed: Callable[[str, str], None],
 ) -> Planner:
     scheduler = stage.parallelism.scheduler
@@ -130,6 +143,7 @@ def _planner(
         costs=CostTable(),
         warmup=_warm_up(stage) if warm_up else None,
         keeps_costs=keeps_costs,
+        records=records,
         phase_changed=phase_changed,
     )
 

@@ -15,6 +15,7 @@ from epe.actors.keeper import KEEPER, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Postprocess
+from epe.actors.recorder import RECORDER, Recorder
 from epe.actors.worker import Loaded, Worker
 from epe.families import family
 from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
@@ -65,6 +66,7 @@ class Cluster:
     policy: Policy | None = None
     warmup: Program | None = None
     keeper: Callable[[], Keeper] | None = None
+    recorder: Callable[[], Recorder] | None = None
     limits: Limits = field(default_factory=Limits)
     fault: Fault = lambda lease, rank: None
     seconds: Callable[[Lease], float] = lease_seconds
@@ -89,6 +91,8 @@ class Cluster:
         self.desk = Desk(directory=self.directory)
         if self.keeper is not None:
             system.spawn(KEEPER, self.keeper)
+        if self.recorder is not None:
+            system.spawn(RECORDER, self.recorder)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
@@ -151,6 +155,7 @@ class Cluster:
             costs=CostTable(),
             warmup=self.warmup,
             keeps_costs=self.keeper is not None,
+            records=self.recorder is not None,
             phase_changed=lambda phase, reason: self.phases.append((phase, reason)),
         )
 

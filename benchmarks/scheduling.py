@@ -24,10 +24,7 @@ def main() -> None:
     args = _parser().parse_args()
     runs = Log(args.outputs / "runs.jsonl")
     if args.command == "tune":
-        tries = Log(args.outputs / "tries.jsonl")
-        _work(tries, tuning_jobs(_cells(args), num_requests=args.tuning_requests), args)
-        best = best_tries(tries.lines.values())
-        args.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(best)) + b"\n")
+        _tune(Log(args.outputs / "tries.jsonl"), args)
     elif args.command == "run":
         effort = _effort(args)
         _work(runs, [job for what in args.what.split(",") for job in PARTS[what](effort)], args)
@@ -76,6 +73,14 @@ def _effort(args: argparse.Namespace) -> Effort:
         num_baselines=args.baselines,
         bound_limit_s=args.bound_seconds,
     )
+
+
+def _tune(log: Log, args: argparse.Namespace) -> None:
+    """Only cells in which everybody had all tries count."""
+    _work(log, tuning_jobs(_cells(args), num_requests=args.tuning_requests), args)
+    jobs = [tuning_jobs([cell], num_requests=args.tuning_requests) for cell in CELLS]
+    lines = [log.lines[job.key] for each in jobs if not log.missing(each) for job in each]
+    args.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(best_tries(lines))) + b"\n")
 
 
 def _work(log: Log, jobs: list[Job], args: argparse.Namespace) -> None:

@@ -34,6 +34,8 @@ def _requests(settings: dict[str, Any]) -> list[Request]:
             width=64 + 16 * (number % 4),
             num_frames=1 + 4 * (number % 2) if stage.family.makes == "video" else None,
             num_steps=2 + number % 3,
+            # With guidance and without, from one request to the next.
+            guidance_scale=(4.0, 0.0, None)[number % 3],
             seed=number,
             output_format=OutputFormat.RAW,
             defaults=stage.request_defaults,

@@ -113,7 +113,7 @@ def _gfdit(effort: Effort) -> list[Job]:
     ]
 
 
-# The baselines and the bound do not change when our planner does.
+# In the order in which `run` does them: the baselines and the bound do not change when our planner does.
 PARTS: dict[str, Callable[[Effort], list[Job]]] = {
     "baselines": _baselines,
     "bounds": _everywhere(None),

@@ -13,7 +13,7 @@ from scheduling_entrants import GRIDS, NUM_TRIES, OURS
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
 from scheduling_plots import draw
-from scheduling_runs import DISPATCH_S, PLAN_S, Line
+from scheduling_runs import DISPATCH_S, PLAN_S, Line, planner_code
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
 
@@ -46,25 +46,25 @@ def _compared(found: Lines, effort: Effort, field: str) -> list[Compared]:
 def _head(lines: Sequence[Line], compared: Sequence[Compared], effort: Effort) -> str:
     counts = sorted(each.num_baselines for each in compared) or [0]
     seeds = sorted({each.num_seeds for each in compared}) or [0]
-    codes = sorted({line.code for line in lines if line.job.entrant == OURS})
+    older = {line.code for line in lines if line.job.entrant == OURS} - {planner_code()}
+    version = "was changed after some of its runs" if older else "is that of this commit"
     hours = sum(line.took_s for line in lines) / 3600
     return f"""# Schedulers compared
 
 `python benchmarks/scheduling.py report`, {datetime.date.today()}, from {len(lines)} runs ({hours:.1f} hours of \
-processor time on {platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}; simulated, so \
-the machine changes no figure but this). Code of `epe/planning`: {", ".join(codes)}.
+processor time on {platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}). All is \
+simulated: the machine changes only this figure, and how tight the bound is. `elastic` {version}.
 
 **What was run.** {len(compared)} of {len(CELLS)} cells, each with {_range(seeds)} seeds of {effort.num_requests} \
 requests, the same for everybody; {_range(counts)} of {len(GRIDS) + 1} baselines in a cell: those that did best when \
-they were tuned. The cells ([`scheduling_cells.py`](../../benchmarks/scheduling_cells.py)) were named before anything \
-was tuned: costs and ranks (`qwen` 4, the others 8), arrivals, mix, offered load, deadlines (`x2`: twice the best \
+they were tuned. The cells (`benchmarks/scheduling_cells.py`) were named before anything was tuned: costs and ranks (`qwen` 4, the others 8), arrivals, mix, offered load, deadlines (`x2`: twice the best \
 latency alone; `gfdit`: GF-DiT's multiples). Costs are published figures that nobody here measured \
 ([simulator](../simulator.md)). A lease takes {1e3 * DISPATCH_S:g} ms to its ranks and a plan {1e3 * PLAN_S:g} ms.
 
 **Tuning.** Every baseline had {NUM_TRIES} tries in each cell over its own settings (static lanes: every width), on \
 {TUNING_REQUESTS} requests of seed {TUNING_SEED}, which is used for nothing else; the best mean of requests and work \
-in time was taken ([tries](../../benchmarks/scheduling_entrants.py), \
-[what they found](../../benchmarks/scheduling_tuned.json)). `elastic` has one configuration for all: its defaults."""
+in time was taken (the grids: `benchmarks/scheduling_entrants.py`; what they found: \
+`benchmarks/scheduling_tuned.json`). `elastic` has one configuration for all: its defaults."""
 
 
 def _range(counts: Sequence[int]) -> str:

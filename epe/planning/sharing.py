@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from epe.messages import Stage
 from epe.planning.forecast import fastest_width, play
+from epe.planning.giving import Layout
 from epe.planning.settings import ElasticSettings
 from epe.planning.view import TrajectoryView, View
 from epe.planning.work import remaining_s
-
-# Requests with the widths that they shall run at, most important first.
-Layout = tuple[tuple[TrajectoryView, int], ...]
 
 
 def options(trajectory: TrajectoryView, settings: ElasticSettings, num_ranks: int) -> tuple[int, ...]:

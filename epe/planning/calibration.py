@@ -52,6 +52,7 @@ class Program(Struct, frozen=True, kw_only=True):
     num_steps: int
     num_frames: int = 1
     guidance_scale: float | None = None
+    usual_steps: int = 20
 
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
         """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
@@ -70,7 +71,7 @@ class Program(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_sizes(self) -> tuple[Size, ...]:
-        """The sizes in the form of a cost set."""
+        """The sizes in the form of a cost set; a request of one has `usual_steps`."""
         return tuple(
             Size(
                 name=f"{width}x{height}" + (f"x{self.num_frames}" if self.num_frames > 1 else ""),
@@ -78,7 +79,7 @@ class Program(Struct, frozen=True, kw_only=True):
                 height=height,
                 width=width,
                 num_frames=self.num_frames,
-                num_steps=self.family.defaults.num_steps,
+                num_steps=self.usual_steps,
                 conditions=self.family.num_conditions(self._scale),
             )
             for height, width in sorted(self.sizes)

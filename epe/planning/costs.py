@@ -123,6 +123,11 @@ class CostTable:
         correction = self._corrections.get(key)
         return self.fit(key).seconds * (correction.factor if correction else 1.0)
 
+    def usual_s(self, key: CostKey) -> float:
+        """The median seconds of the last tasks: for whoever plans later, when what slows them down now has passed."""
+        correction = self._corrections.get(key)
+        return self.fit(key).seconds * (correction.median if correction else 1.0)
+
     def safe_s(self, key: CostKey) -> float:
         """The seconds that nine of ten such tasks take at most; where too few were seen, those that are expected."""
         correction = self._corrections.get(key)

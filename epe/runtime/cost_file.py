@@ -16,7 +16,8 @@ from epe.telemetry.log import get_logger
 log = get_logger("runtime")
 
 AUTO = "auto"
-OFF = "off"
+# (`off` without quotes is false in YAML.)
+NONE = "none"
 
 
 class CostFile:

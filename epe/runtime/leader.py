@@ -29,7 +29,7 @@ from epe.planning.calibration import Program
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic
 from epe.planning.policies import elastic_settings, make_policy
-from epe.runtime.cost_file import OFF, CostFile
+from epe.runtime.cost_file import NONE, CostFile
 from epe.telemetry.trace_file import append_trace
 
 # How long the end of a service waits for a disk.
@@ -54,7 +54,7 @@ class Leader:
         self.pool = ThreadPoolExecutor(stage.postprocess_workers, thread_name_prefix="postprocess")
         self._encode = partial(encode_artifact, codec=stage.video_codec)
         self.desk = Desk(directory=directory)
-        self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != OFF
+        self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != NONE
         self.planner = _planner(
             stage,
             directory=directory,
@@ -158,4 +158,5 @@ def _warm_up(stage: Stage) -> Program:
         num_steps=scheduler.warmup_steps,
         num_frames=stage.factory_args.num_frames,
         guidance_scale=stage.factory_args.guidance_scale,
+        usual_steps=stage.factory_args.num_steps,
     )

@@ -23,7 +23,7 @@ from epe.models.qwen_image.adapter import QwenImageAdapter
 from epe.models.tiny_parts import chat_tokenizer, word_tokenizer
 from epe.models.wan.adapter import WanAdapter
 from epe.models.zimage.adapter import ZImageAdapter
-from epe.parallel import TensorSharding, max_team
+from epe.parallel import TensorSharding, team_limits
 
 Weights = dict[str, torch.Tensor]
 # Rows of an encoded prompt where the family does not fill it up: a long one and an empty one.
@@ -104,7 +104,7 @@ class Factory:
 
 def make_adapter(name: str, pipeline: Any, *, device: torch.device, mode: str, cfg: int = 1) -> Adapter:
     """Our adapter around a pipeline, which nobody else may use from then on."""
-    options: dict[str, Any] = {"device": device, "team_limit": max_team(mode, None)}
+    options: dict[str, Any] = {"device": device, "team_limits": team_limits(mode, None)}
     match name:
         case "flux1":
             return Flux1Adapter(pipeline, **options)

@@ -13,7 +13,7 @@ from epe.config.convert import to_struct
 from epe.config.keys import Tree, check_family_keys, check_keys, resolve_aliases, section
 from epe.config.sizes import resolve_sizes
 from epe.config.stage import Stage
-from epe.config.transport import Given, resolve_transport
+from epe.config.transport import Given, methods_of, resolve_transport
 from epe.config.yaml_file import read_yaml
 from epe.errors import BadSetting
 from epe.families import Family, available_family
@@ -73,7 +73,8 @@ def _resolve_transport(tree: Tree, env: Mapping[str, str]) -> None:
         ulysses=given("ulysses_transport"),
         env=env,
     )
-    _fill(tree, "parallelism.cp", {f"{transport.method}_transport": transport.backend})
+    backends: Tree = {f"{method}_transport": transport.backend for method in methods_of(transport.method)}
+    _fill(tree, "parallelism.cp", backends)
 
 
 def _complete(tree: Tree, family: Family) -> None:

@@ -14,7 +14,7 @@ from epe.families import Defaults, Family, family
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-CpMethod = Literal["agkv", "ulysses"]
+CpMethod = Literal["agkv", "ulysses", "auto"]
 CpBackend = Literal["auto", "nccl", "fast"]
 VideoCodec = Literal["auto", "av1", "vp9", "h264"]
 Milliseconds = Annotated[int, Meta(ge=0)]

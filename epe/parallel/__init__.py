@@ -3,7 +3,7 @@
 The places in a model are data; each mechanism is written once.
 """
 
-from epe.parallel.attention import max_team
+from epe.parallel.attention import TeamLimits, team_limits
 from epe.parallel.guidance import predict_apart, predict_together
 from epe.parallel.plan import (
     MODEL,
@@ -29,8 +29,9 @@ __all__ = [
     "Plane",
     "SequenceSharding",
     "ShardPlan",
+    "TeamLimits",
     "TensorSharding",
-    "max_team",
     "predict_apart",
     "predict_together",
+    "team_limits",
 ]

@@ -16,6 +16,7 @@ from epe.actors.desk import Result
 from epe.config.generate import GenerateOptions
 from epe.config.load import build_stage
 from epe.config.stage import Stage as StageFile
+from epe.config.transport import methods_of
 from epe.errors import BadSetting
 from epe.families import family
 from epe.media import encode_file
@@ -78,7 +79,7 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
 
 def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
     """A stage that draws this one picture over the whole world."""
-    request, owns = options.request, family(options.family).owns
+    request, transport, owns = options.request, options.transport, family(options.family).owns
     model = {"cfg_parallel_degree": options.cfg_parallel_degree} if owns("cfg") else {}
     planes = {"tensor_parallel_degree": options.tensor_parallel_degree} if owns("tp") else {}
     width = world_size // options.tensor_parallel_degree
@@ -92,9 +93,9 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
             "parallelism": {
                 "cp": {
                     "world_size": width,
-                    "attention_mode": options.transport.method,
-                    "ulysses_degree": options.transport.ulysses_degree,
-                    f"{options.transport.method}_transport": options.transport.backend,
+                    "attention_mode": transport.method,
+                    "ulysses_degree": transport.ulysses_degree,
+                    **{f"{method}_transport": transport.backend for method in methods_of(transport.method)},
                 },
                 "scheduler": {
                     "policy": "static_cp",

@@ -15,6 +15,7 @@ from epe.actors.directory import Directory, worker_name
 from epe.actors.worker import Ending, Loaded, Worker
 from epe.config.demo import model_folder
 from epe.config.stage import Stage
+from epe.config.transport import methods_of
 from epe.errors import BadSetting, StartFailed
 from epe.execution.device import ThreadDevice
 from epe.execution.memory import meter_for, usable_bytes
@@ -121,13 +122,14 @@ def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Back
     if owns_its_gpu(target, world_size):
         return "nccl"
     cp = stage.parallelism.cp
-    asked = cp.agkv_transport if cp.attention_mode == "agkv" else cp.ulysses_transport
-    if asked == "nccl":
-        here = "run on the CPU" if target.type == "cpu" else "share one"
-        raise BadSetting(
-            f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
-            path=f"parallelism.cp.{cp.attention_mode}_transport",
-        )
+    backends = {"agkv": cp.agkv_transport, "ulysses": cp.ulysses_transport}
+    for method in methods_of(cp.attention_mode):
+        if backends[method] == "nccl":
+            here = "run on the CPU" if target.type == "cpu" else "share one"
+            raise BadSetting(
+                f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
+                path=f"parallelism.cp.{method}_transport",
+            )
     return "gloo"
 
 

@@ -24,7 +24,15 @@ from epe.models.pixels import video_of
 from epe.models.prompts import check_tokens
 from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
 from epe.models.wan.plan import LAYERS, PLAN
-from epe.parallel import ONE_PLANE, Plane, SequenceSharding, TensorSharding, max_team, predict_apart
+from epe.parallel import (
+    ONE_PLANE,
+    Plane,
+    SequenceSharding,
+    TeamLimits,
+    TensorSharding,
+    predict_apart,
+    team_limits,
+)
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -59,8 +67,8 @@ def load(
         plane=plane,
     )
     _check(pipeline, model_path)
-    limit = max_team(attention_mode, ulysses_degree)
-    return WanAdapter(pipeline, device=device, team_limit=limit, tensor=tensor)
+    limits = team_limits(attention_mode, ulysses_degree)
+    return WanAdapter(pipeline, device=device, team_limits=limits, tensor=tensor)
 
 
 class WanAdapter:
@@ -73,14 +81,14 @@ class WanAdapter:
         pipeline: WanPipeline,
         *,
         device: torch.device,
-        team_limit: int | None,
+        team_limits: TeamLimits,
         tensor: TensorSharding,
     ) -> None:
         self.family = family("wan")
         self.pipeline = pipeline
         self._device = device
         self._tensor = tensor
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(
             lambda num_steps: make_schedule(pipeline.scheduler, num_steps=num_steps, device=device)
         )

@@ -30,10 +30,11 @@ from epe.parallel import (
     ONE_PLANE,
     Plane,
     SequenceSharding,
+    TeamLimits,
     TensorSharding,
-    max_team,
     predict_apart,
     predict_together,
+    team_limits,
 )
 from epe.transport.exchange import Exchange
 
@@ -67,7 +68,7 @@ def load(
         pipeline,
         device=device,
         cfg_parallel_degree=cfg_parallel_degree,
-        team_limit=max_team(attention_mode, ulysses_degree),
+        team_limits=team_limits(attention_mode, ulysses_degree),
         tensor=tensor,
     )
 
@@ -85,7 +86,7 @@ class ZImageAdapter:
         *,
         device: torch.device,
         cfg_parallel_degree: int,
-        team_limit: int | None,
+        team_limits: TeamLimits,
         tensor: TensorSharding,
     ) -> None:
         if cfg_parallel_degree not in (1, 2):
@@ -95,7 +96,7 @@ class ZImageAdapter:
         self._device = device
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
         self._tensor = tensor
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:

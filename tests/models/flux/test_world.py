@@ -21,7 +21,7 @@ MOVES: list[Turn] = [
 ]
 
 
-@pytest.mark.parametrize("attention_mode", ["agkv", "ulysses"])
+@pytest.mark.parametrize("attention_mode", ["agkv", "ulysses", "auto"])
 def test_a_request_that_moves_between_lanes_over_gloo_keeps_the_pipelines_bits(
     attention_mode: str, world: World, subject: Subject
 ) -> None:

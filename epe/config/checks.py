@@ -8,10 +8,10 @@ from epe.config import limits
 from epe.config.convert import value_at
 from epe.config.keys import Tree
 from epe.config.model_path import check_model_path, check_planes
+from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
 from epe.config.stage import Stage
 from epe.errors import BadSetting
 
-POLICIES = ("elastic", "static_cp", "static_dp", "throughput", "latency", "slo", "fair")
 MAX_RANKS = 1024
 TENSOR_DEGREE = "parallelism.model.tensor_parallel_degree"
 
@@ -57,6 +57,7 @@ def check_stage(stage: Stage) -> None:
     _check_ulysses(stage)
     _check_policy(stage)
     _check_widths(stage)
+    check_policy_widths(stage)
     _check_requests(stage)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
     check_planes(stage.num_planes, stage.factory_args.model_path, stage.family, path=TENSOR_DEGREE)
@@ -65,11 +66,12 @@ def check_stage(stage: Stage) -> None:
 def notes(tree: Tree) -> list[str]:
     """Keys that were given and have no effect, each with the reason."""
     given = (path for path in WITHOUT_EFFECT if value_at(tree, path) not in (None, False))
-    return [
+    found = [
         f"{path}: {WITHOUT_EFFECT[path]}"
         for path in given
         if path != "process" or tree["process"] != tree.get("name")
     ]
+    return [*found, *policy_notes(tree)]
 
 
 def _check_gpus(stage: Stage) -> None:

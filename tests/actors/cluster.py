@@ -130,7 +130,8 @@ class Cluster:
         for rank in range(self.world_size):
             visits = sorted((b, e) for b, e, lease in self.world.visits if rank in lease.lane.ranks)
             for (_, end), (begin, _) in itertools.pairwise(visits):
-                assert begin >= end - 1e-9
+                # Virtual time rings a timer up to this much early.
+                assert begin >= end - 1e-7
 
     def _system(self, node: str) -> ActorSystem:
         system = self.systems[node] = ActorSystem(node)

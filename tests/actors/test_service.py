@@ -121,7 +121,7 @@ def test_state_follows_a_request_that_moves_at_every_step(seed: int):
 
 
 @pytest.mark.parametrize(
-    "policy", [StaticCp(pulse_s=0.05, pulse_steps=1), StaticDp(pulse_s=0.05, pulse_steps=1)]
+    "policy", [StaticCp(widths=(1, 2, 4), pulse_s=0.05, pulse_steps=1), StaticDp(pulse_s=0.05, pulse_steps=1)]
 )
 def test_the_static_policies_never_change_a_width(policy):
     async def main() -> set[int]:

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from epe.config.checks import POLICIES
+from epe.config.policy_keys import POLICIES
 from epe.config.load import build_stage, load_stage
 from epe.errors import BadSetting
 

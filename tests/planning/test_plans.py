@@ -51,14 +51,16 @@ def test_a_sound_plan_has_no_fault():
 
 
 def test_static_cp_draws_one_request_at_a_time_over_the_world():
-    policy = StaticCp(pulse_s=1.0, pulse_steps=1)
+    policy = StaticCp(widths=(1, 2, 4), pulse_s=1.0, pulse_steps=1)
     (only,) = policy.plan(view(trajectory("late", arrival_s=1.0), trajectory("early", arrival_s=0.0)))
     assert (only.request_id, only.ranks) == ("early", (0, 1, 2, 3))
 
 
 def test_static_cp_ends_what_it_began_before_a_larger_priority():
     begun = trajectory("begun", lane=(0, 1, 2, 3))
-    (only,) = StaticCp(pulse_s=1.0, pulse_steps=1).plan(view(begun, trajectory("vip", priority=9)))
+    (only,) = StaticCp(widths=(1, 2, 4), pulse_s=1.0, pulse_steps=1).plan(
+        view(begun, trajectory("vip", priority=9))
+    )
     assert only.request_id == "begun"
 
 
@@ -189,3 +191,10 @@ def test_a_policy_that_is_nowhere_or_wants_arguments_is_an_error_with_its_path(s
     settings["parallelism"]["scheduler"]["policy"] = path
     with pytest.raises(BadSetting, match=r"parallelism\.scheduler\.policy"):
         make_policy(build_stage(settings).parallelism.scheduler, widths=(1, 2))
+
+
+def test_static_cp_keeps_to_allowed_widths_where_the_world_is_too_wide_for_a_size():
+    small = trajectory("small", workload=Workload(tokens=12, conditions=1))
+    (only,) = StaticCp(widths=(1, 2, 4), pulse_s=1.0, pulse_steps=1).plan(view(small))
+    assert small.workload.max_width == 3
+    assert only.ranks == (0, 1)

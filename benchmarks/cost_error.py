@@ -3,8 +3,8 @@
     python benchmarks/cost_error.py [--requests 60] [--output docs/results/costs.md]
 
 A service measures two of three sizes at its start, then draws all three under `elastic`. For each lease the planner had
-an expectation when it sent it; the ranks report what it took. Beside the error of the expectation stands the noise of
-the machine: how far a task is from the one of its kind before it, which no model can know better than that.
+an expectation when it sent it; the ranks report what it took. Beside the error of the expectation stands the noise: how
+far a task is from the one of its kind before it. How noisy the machine is by itself is measured without the service.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import random
 import shlex
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from statistics import median
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: every rank has one core at most
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+import torch
 from scheduling_markdown import table
 from served import Served
 
@@ -46,9 +48,11 @@ SEED = 1
 class Task:
     """One lease of a client's request: seconds of the task, of one step for denoising."""
 
+    request: str
     stage: str
     width: int
     size: str
+    num_steps: int
     predicted_s: float
     seconds: float
 
@@ -68,7 +72,15 @@ def drawn(folder: Path, checkpoint: Path, *, num_ranks: int, num_requests: int) 
         asyncio.run(service.draw_over_time(arrivals(num_requests, num_ranks=num_ranks)))
         sizes = {line["request"]: line["size"] for line in service.lines("request.admitted")}
         return [
-            Task(line["stage"], line["width"], sizes[line["request"]], line["predicted_s"], line["seconds"])
+            Task(
+                line["request"],
+                line["stage"],
+                line["width"],
+                sizes[line["request"]],
+                line["num_steps"],
+                line["predicted_s"],
+                line["seconds"],
+            )
             for line in service.lines("lease.ran")
             if line["request"] in sizes
         ]
@@ -97,6 +109,39 @@ def noise(tasks: Iterable[Task]) -> list[float]:
     return [abs(before / after - 1) for each in kinds.values() for before, after in pairwise(each)]
 
 
+def whole(tasks: Iterable[Task]) -> list[Task]:
+    """Each request as one task: the sums of what its leases were expected to take, and took."""
+    requests: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        requests[task.request].append(task)
+    return [
+        Task(
+            name,
+            "request",
+            0,
+            each[0].size,
+            1,
+            sum(max(1, task.num_steps) * task.predicted_s for task in each),
+            sum(max(1, task.num_steps) * task.seconds for task in each),
+        )
+        for name, each in requests.items()
+    ]
+
+
+def machine_noise(*, num: int = 200) -> float:
+    """The median difference between a piece of work and the same one before it, in this process, without a service:
+    a product of matrices on one thread, some tens of milliseconds."""
+    torch.set_num_threads(1)
+    left = torch.rand(1024, 1024)
+    seconds = []
+    for _ in range(num):
+        begin_s = time.perf_counter()
+        for _ in range(4):
+            left @ left
+        seconds.append(time.perf_counter() - begin_s)
+    return median(abs(before / after - 1) for before, after in pairwise(seconds))
+
+
 def row(name: Sequence[str], tasks: Sequence[Task]) -> list[str]:
     """Number, median seconds, error and noise of some tasks."""
     bias = median(task.predicted_s / task.seconds - 1 for task in tasks)
@@ -118,25 +163,29 @@ def section(num_ranks: int, tasks: Sequence[Task]) -> str:
         kinds[task.kind].append(task)
     rows = [row((stage, str(width), size), kinds[stage, width, size]) for stage, width, size in sorted(kinds)]
     rows.append(row(("all", "", ""), tasks))
+    rows.append([*row(("a request, summed", "", ""), whole(tasks))[:-1], "-"])
     head = ["task", "width", "size", "tasks", "median ms", "error", "bias", "noise"]
     ranks = f"{num_ranks} rank" + "s" * (num_ranks > 1)
     return f"## {ranks} on {os.cpu_count()} cores\n\n{table(head, rows)}"
 
 
-def verdict(worlds: dict[int, list[Task]]) -> str:
+def verdict(worlds: dict[int, list[Task]], *, alone: float) -> str:
     """The target, and what came."""
-    lines = []
+    lines = [
+        f"- The machine by itself: the same product of matrices again and again differs by {alone:.1%} at the median "
+        "from the one before it."
+    ]
     for num_ranks, tasks in worlds.items():
         error, around = median(task.error for task in tasks), median(noise(tasks))
         reached = "reached" if error <= TARGET else "not reached"
         lines.append(
             f"- {num_ranks} rank{'s' * (num_ranks > 1)}: {error:.1%} at the median ({reached}), where a task differs "
-            f"from the one before it by {around:.1%}."
+            f"from the one before it by {around:.1%}; a whole request {median(t.error for t in whole(tasks)):.1%}."
         )
     return "\n".join(lines)
 
 
-def document(worlds: dict[int, list[Task]]) -> str:
+def document(worlds: dict[int, list[Task]], *, alone: float) -> str:
     command = shlex.join(["python", "benchmarks/cost_error.py", *sys.argv[1:]])
     sections = "\n\n".join(section(num_ranks, tasks) for num_ranks, tasks in worlds.items())
     return f"""# What tasks were expected to take, and took
@@ -150,7 +199,7 @@ measured at the start, {SIZES[1]} was not.
 the median difference between a task and the one of its kind before it. The target is an error of at most {TARGET:.0%}
 at the median.
 
-{verdict(worlds)}
+{verdict(worlds, alone=alone)}
 
 {sections}
 
@@ -171,7 +220,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the page to this Markdown file too")
     options = parser.parse_args()
     configure(level="warning")
-    worlds = {}
+    worlds, alone = {}, machine_noise()
     with tempfile.TemporaryDirectory() as name:
         checkpoint = Path(name) / "zimage"
         make_tiny("zimage", checkpoint)
@@ -179,7 +228,7 @@ def main() -> None:
             folder = Path(name)
             worlds[num_ranks] = drawn(folder, checkpoint, num_ranks=num_ranks, num_requests=options.requests)
             print(section(num_ranks, worlds[num_ranks]), flush=True)
-    page = document(worlds)
+    page = document(worlds, alone=(alone + machine_noise()) / 2)
     print(page)
     if options.output:
         options.output.write_text(page)

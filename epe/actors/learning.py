@@ -73,6 +73,7 @@ def _log_ran(running: Running) -> None:
         request=lease.request.id,
         stage=lease.stage,
         width=len(lease.plane),
+        num_steps=lease.num_steps,
         seconds=running.seconds,
         predicted_s=running.task_s,
         gap_s=max(report.gap_s for report in done),

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,37 @@ START_WITHIN_S = 180.0
 
 
 class Served:
-    """`epe serve` under one policy; its log has a line for each lease."""
+    """`epe serve` under one policy; its log has a line for each lease. `sizes` are measured at the start, always anew
+    unless a `cost_file` keeps them; `options` go to the command."""
 
-    def __init__(self, folder: Path, checkpoint: Path, *, policy: str, num_ranks: int = 4) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        checkpoint: Path,
+        *,
+        policy: str,
+        num_ranks: int = 4,
+        sizes: Sequence[int] = (256, 512),
+        cost_file: str = "none",
+        options: Sequence[str] = (),
+    ) -> None:
         self.policy = policy
-        self.log_path = folder / f"{policy}.log"
-        stage = folder / f"{policy}.yaml"
+        self.log_path = folder / f"{policy}-{num_ranks}.log"
+        stage = folder / f"{policy}-{num_ranks}.yaml"
         stage.write_text(
             f"""name: image
 factory: zimage
 gpu: {list(range(num_ranks))}
 device: cpu
 parallelism:
-  scheduler: {{policy: {policy}, warmup_resolutions: [256, 512], warmup_steps: 5}}
+  scheduler: {{policy: {policy}, warmup_resolutions: {list(sizes)}, warmup_steps: 5, cost_file: {cost_file}}}
   model: {{cfg_parallel_degree: 1}}
 factory_args: {{model_path: {checkpoint}}}
 """
         )
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, "--stage-config", str(stage)],
+                [*COMMAND, "--stage-config", str(stage), *options],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent)))},
                 stderr=log,
             )

@@ -34,6 +34,16 @@ def row_bounds(num_rows: int, num_parts: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip((0, *ends[:-1]), ends, strict=True))
 
 
+def over_planes(ranks: tuple[int, ...], *, num_planes: int, world_size: int) -> tuple[int, ...]:
+    """The ranks of a lane that is chosen in the first plane and spans all of them, plane after plane.
+
+    The planes of tensor parallelism are equal parts of the world: `over_planes((0, 2), num_planes=2, world_size=8) ==
+    (0, 2, 4, 6)`.
+    """
+    size = world_size // num_planes
+    return tuple(plane * size + rank for plane in range(num_planes) for rank in ranks)
+
+
 # With fewer rows than this a linear layer on a CPU uses another kernel, with other bits than the whole's.
 MIN_ROWS = 4
 

@@ -48,6 +48,11 @@ def full(num_waiting: int, *, retry_s: float) -> Failure:
     return Failure(kind=FailureKind.REFUSED, message=message, retry_after_s=retry_s)
 
 
+def too_big(problem: str) -> Failure:
+    """No lane has the memory for it (no retry can help)."""
+    return Failure(kind=FailureKind.BAD_REQUEST, message=problem, param="size")
+
+
 def too_late(request: Request, *, predicted_s: float) -> Failure:
     """The deadline cannot be met (no retry can help)."""
     message = (

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from epe.actors.admission import Limits, workload_of
+from epe.actors.learning import Learning
 from epe.actors.ledger import Ledger, Running
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
-from epe.messages import Lease, Request, Stage
-from epe.planning.calibration import Pinned
-from epe.planning.costs import CostTable
+from epe.geometry import over_planes
+from epe.messages import Lease, Request, Split, Stage
+from epe.planning.calibration import Pinned, Round
+from epe.planning.costs import Basis, CostTable
 from epe.planning.forecast import predicted_finish_s
 from epe.planning.view import MAX_LEASES, Assignment, Policy, View, fault_of
-from epe.planning.work import cost_key, split_of
+from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
 from epe.telemetry.log import get_logger
 
 log = get_logger("planner")
@@ -23,7 +25,8 @@ log = get_logger("planner")
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
-    """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2.
+    """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2; `widths` are those in each
+    of `num_planes` planes of tensor parallelism.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
     the world. `checkpoints` has states kept on the leader.
@@ -32,6 +35,7 @@ class PlannerSettings:
     family: Family
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
+    num_planes: int = 1
     correct_costs: bool = True
     survives: bool = False
     checkpoints: bool = False
@@ -39,7 +43,8 @@ class PlannerSettings:
 
 
 class Leasing:
-    """Mutable, owned by the planner. `round` is the warm-up's policy while there is a warm-up."""
+    """Mutable, owned by the planner. `round` is the warm-up's policy while there is a warm-up; `learning` hears of
+    all that was measured."""
 
     def __init__(
         self,
@@ -58,14 +63,37 @@ class Leasing:
         self.ledger = ledger
         self.roster = roster
         self.trajectories: dict[str, Trajectory] = {}
+        self.learning = Learning(costs, correct=settings.correct_costs)
         self.round: Pinned | None = None
+
+    def begin_round(self, step: Round | None) -> None:
+        """Only this round of the warm-up is planned, until the next one; None: service."""
+        self.learning.round = step
+        self.round = None if step is None else Pinned(step.paths)
 
     def admit(self, request: Request, *, now_s: float, for_client: bool) -> Trajectory:
         """Take a request into the books."""
         workload = workload_of(self.settings.family, request)
-        trajectory = Trajectory(request, workload, now_s=now_s, for_client=for_client)
+        if for_client:  # the warm-up shall find out what fits
+            workload = with_barred(self.costs, workload, self.settings.widths)
+        finish = cost_key(workload, Stage.FINISH, 1)
+        trajectory = Trajectory(
+            request,
+            workload,
+            now_s=now_s,
+            for_client=for_client,
+            finish_s=0.0 if self.costs.guesses(finish) else self.costs.seconds(finish),
+        )
         self.trajectories[request.id] = trajectory
         return trajectory
+
+    def lacks_memory(self, request: Request) -> str | None:
+        """Why no lane can draw a request, in one sentence, or None."""
+        return too_large(self.costs, workload_of(self.settings.family, request), self.settings.widths)
+
+    def basis(self, request_id: str) -> Basis:
+        """What the predicted finish of a request rests on."""
+        return basis_of(self.costs, self.trajectories[request_id].workload, self.settings.widths)
 
     @property
     def num_waiting(self) -> int:
@@ -77,7 +105,7 @@ class Leasing:
         view = self._view(now_s=now_s)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self._decide(view):
-                if not self.ledger.may_break_under(assignment.request_id, assignment.ranks):
+                if not self.ledger.may_break_under(assignment.request_id, self._ranks_of(assignment)):
                     yield self._enter(assignment, now_s=now_s)
 
     def next_opening_s(self, *, now_s: float) -> float | None:
@@ -93,25 +121,12 @@ class Leasing:
         among = self.roster.available or None
         view = self._view_of(begun + waiting, now_s=now_s, among=among)
         name = request_id or view.trajectories[0].request_id
-        return predicted_finish_s(view, name, self.settings.widths) - now_s
+        decoded_s = predicted_finish_s(view, name, self.settings.widths)
+        return decoded_s + self.trajectories[name].finish_s - now_s
 
     def observe(self, running: Running) -> None:
         """Learn from a lease that has run."""
-        lease, seconds = running.lease, running.seconds
-        width = lease.lane.width if lease.stage is Stage.DENOISE else 1
-        key = cost_key(self.trajectories[lease.request.id].workload, lease.stage, width)
-        log.debug(
-            "lease.ran",
-            seq=lease.seq,
-            request=lease.request.id,
-            seconds=seconds,
-            gap_s=max(report.gap_s for report in running.done),
-            fetch_s=max(report.fetch_s for report in running.done),
-        )
-        if self.round is not None:
-            self.costs.record(key, seconds)
-        elif self.settings.correct_costs:
-            self.costs.observe(key, seconds)
+        self.learning.ran(running, self.trajectories[running.lease.request.id].workload)
 
     def _view(self, *, now_s: float) -> View:
         """What the policy decides on: the requests in work, and of those that wait as many as there is room for,
@@ -150,26 +165,46 @@ class Leasing:
         log.error("policy.replaced", policy=type(policy).__name__, fault=fault)
         if policy is self.fallback:
             raise RuntimeError(f"the default policy failed: {fault}")
-        self.policy, self.round = self.fallback, None
+        self.policy = self.fallback
+        self.begin_round(None)
         return self.fallback.plan(view)
 
     def _enter(self, assignment: Assignment, *, now_s: float) -> Lease:
         trajectory = self.trajectories[assignment.request_id]
-        ranks, stage, workload = assignment.ranks, trajectory.stage, trajectory.workload
-        width = len(ranks) if stage is Stage.DENOISE else 1
+        ranks, stage, workload = self._ranks_of(assignment), trajectory.stage, trajectory.workload
+        width = len(assignment.ranks) if stage is Stage.DENOISE else 1
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
-        degree = self.settings.cfg_parallel_degree
+        transfers = trajectory.transfers(ranks)
         running = self.ledger.enter(
             trajectory.request,
             ranks=ranks,
             stage=stage,
             first_step=trajectory.step,
             num_steps=num_steps,
-            split=split_of(width, conditions=workload.conditions, cfg_parallel_degree=degree),
-            transfers=trajectory.transfers(ranks),
+            split=self._split_of(width, trajectory),
+            transfers=transfers,
             now_s=now_s,
             checkpoint=self.settings.checkpoints and trajectory.for_client and stage is not Stage.DECODE,
             expected_s=self.costs.seconds(cost_key(workload, stage, width)) * max(1, num_steps),
+            ready_s=trajectory.state_s(transfers, self.costs, now_s=now_s),
         )
         trajectory.leased(running)
         return running.lease
+
+    def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
+        """Of a lane, in all planes; encoding and decoding are work of the first one."""
+        if self.trajectories[assignment.request_id].stage is not Stage.DENOISE:
+            return assignment.ranks
+        return over_planes(
+            assignment.ranks, num_planes=self.settings.num_planes, world_size=self.ledger.world_size
+        )
+
+    def _split_of(self, width: int, trajectory: Trajectory) -> Split:
+        if trajectory.stage is not Stage.DENOISE:
+            return Split()
+        return split_of(
+            width,
+            conditions=trajectory.workload.conditions,
+            cfg_parallel_degree=self.settings.cfg_parallel_degree,
+            num_planes=self.settings.num_planes,
+        )

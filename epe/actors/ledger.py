@@ -21,13 +21,15 @@ from epe.planning.view import RankView
 
 
 class Running:
-    """A lease that was sent and is not yet answered by all of its ranks; it is expected to end at `ends_s`."""
+    """A lease that was sent and is not yet answered by all of its ranks; it is expected to end at `ends_s`. It can
+    begin at `ready_s`, when the state is where it is needed."""
 
-    def __init__(self, lease: Lease, *, now_s: float, expected_s: float) -> None:
+    def __init__(self, lease: Lease, *, now_s: float, ready_s: float, expected_s: float) -> None:
         self.lease = lease
         self.sent_s = now_s
+        self.ready_s = ready_s
         self.expected_s = expected_s
-        self.ends_s = now_s + expected_s
+        self.ends_s = ready_s + expected_s
         self.waiting = set(lease.lane.ranks)
         self.done: list[LeaseDone] = []
         self.failed: list[LeaseFailed] = []
@@ -52,19 +54,26 @@ class Running:
         return min(self.failed, key=lambda report: (report.consequence, report.rank))
 
     @property
+    def task_s(self) -> float:
+        """The expected seconds of the task (of one step for denoising)."""
+        return self.expected_s / max(1, self.lease.num_steps)
+
+    @property
     def seconds(self) -> float:
         """The slowest member's device time of the task (of one step for denoising)."""
         return max(report.seconds for report in self.done)
 
 
 class Ledger:
-    """One for each planner and epoch."""
+    """One for each planner and epoch. Of a world in planes the planner sees the first one: a rank there stands for
+    those at its place in all of them."""
 
     # A lease that ends this close to when it was expected to changes nothing that is expected after it.
     ON_TIME_S = 1e-6
 
-    def __init__(self, world_size: int, *, epoch: int = 0) -> None:
+    def __init__(self, world_size: int, *, epoch: int = 0, num_planes: int = 1) -> None:
         self.world_size = world_size
+        self.num_planes = num_planes
         self.epoch = epoch
         self.running: dict[int, Running] = {}
         self._freed_s = [0.0] * world_size
@@ -88,8 +97,9 @@ class Ledger:
         now_s: float,
         expected_s: float,
         checkpoint: bool = False,
+        ready_s: float | None = None,
     ) -> Running:
-        """The next lease, about to be sent."""
+        """The next lease, about to be sent; it cannot begin before `ready_s` (None: it can at once)."""
         lease = Lease(
             seq=next(self._seq),
             epoch=self.epoch,
@@ -102,15 +112,17 @@ class Ledger:
             transfers=transfers,
             checkpoint=checkpoint,
         )
-        running = self.running[lease.seq] = Running(lease, now_s=now_s, expected_s=expected_s)
+        ready_s = now_s if ready_s is None else max(now_s, ready_s)
+        running = Running(lease, now_s=now_s, ready_s=ready_s, expected_s=expected_s)
+        self.running[lease.seq] = running
         self._queue(running)
         return running
 
     def _queue(self, running: Running) -> None:
-        """It begins when its last rank is free."""
+        """It begins when its last rank is free and its state is there."""
         ranks = running.lease.lane.ranks
         free_s = [self._free_s[rank] for rank in ranks if self._num_leases[rank]]
-        running.ends_s = max([running.sent_s, *free_s]) + running.expected_s
+        running.ends_s = max([running.ready_s, *free_s]) + running.expected_s
         self._overdue_s = min(self._overdue_s, running.ends_s)
         for rank in ranks:
             self._free_s[rank] = running.ends_s
@@ -143,9 +155,7 @@ class Ledger:
         """What a lost rank can no longer say: that its leases failed. From now on its lanes are other groups."""
         self._lives[rank] += 1
         return tuple(
-            LeaseFailed(
-                seq=running.lease.seq, epoch=self.epoch, rank=rank, failure=failure, consequence=True
-            )
+            LeaseFailed(seq=running.lease.seq, epoch=self.epoch, rank=rank, failure=failure, consequence=True)
             for running in self.running.values()
             if rank in running.waiting
         )
@@ -175,11 +185,19 @@ class Ledger:
         """When each rank (of these) will be free, and how many leases it has."""
         if now_s > self._overdue_s:
             self._expect(now_s)
+        columns = range(self.world_size // self.num_planes)
         return tuple(
-            RankView(rank=rank, free_s=max(free_s, now_s) if num else now_s, num_leases=num)
-            for rank, (free_s, num) in enumerate(zip(self._free_s, self._num_leases, strict=True))
-            if among is None or rank in among
+            self._rank_view(rank, now_s) for rank in columns if among is None or self._column(rank) <= among
         )
+
+    def _column(self, rank: int) -> set[int]:
+        """The ranks that stand for this one in all planes."""
+        return set(range(rank, self.world_size, self.world_size // self.num_planes))
+
+    def _rank_view(self, rank: int, now_s: float) -> RankView:
+        column = slice(rank, None, self.world_size // self.num_planes)
+        num_leases, free_s = max(self._num_leases[column]), max(self._free_s[column])
+        return RankView(rank=rank, free_s=max(free_s, now_s) if num_leases else now_s, num_leases=num_leases)
 
     def _expect(self, now_s: float) -> None:
         """When each lease will end, now that one has not ended when it should: leases run in the order in which
@@ -188,7 +206,7 @@ class Ledger:
         self._overdue_s = math.inf
         for running in self.running.values():
             ranks = running.waiting
-            begun_s = max(running.sent_s, *(free_s[rank] for rank in ranks))
+            begun_s = max(running.ready_s, *(free_s[rank] for rank in ranks))
             running.ends_s = max(now_s, begun_s + running.expected_s)
             self._overdue_s = min(self._overdue_s, running.ends_s)
             for rank in ranks:

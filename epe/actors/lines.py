@@ -10,14 +10,15 @@ from epe.telemetry.log import get_logger
 log = get_logger("planner")
 
 
-def log_admitted(request: Request, *, predicted_s: float, late: bool) -> None:
-    """`request.admitted`."""
+def log_admitted(request: Request, *, predicted_s: float, predicted_from: str, late: bool) -> None:
+    """`request.admitted`; `predicted_from` says what the prediction rests on."""
     log.info(
         "request.admitted",
         request=request.id,
         size=f"{request.width}x{request.height}",
         steps=request.num_steps,
         predicted_s=round(predicted_s, 3),
+        predicted_from=predicted_from,
         late=late,
     )
 

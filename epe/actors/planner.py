@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from msgspec import Struct
 
-from epe.actors.admission import closed, full, too_late, twice
+from epe.actors.admission import closed, full, too_big, too_late, twice
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
+from epe.actors.keeper import KEEPER, CostsLoaded, KeepCosts, LoadCosts
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
+from epe.actors.recorder import RECORDER, Recording
 from epe.actors.recovery import blame, given_up, lost_rank
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
+from epe.actors.warming import Warming
 from epe.messages import (
     Accepted,
     Cancel,
@@ -38,7 +41,8 @@ from epe.messages import (
     Status,
     Submit,
 )
-from epe.planning.calibration import Pinned, Round
+from epe.planning.calibration import Program
+from epe.planning.cost_set import CostSet
 from epe.planning.costs import CostTable
 from epe.planning.view import Policy
 from epe.telemetry.log import get_logger
@@ -56,13 +60,22 @@ class _Expire(Struct, frozen=True, kw_only=True):
     request_id: str
 
 
+class _Keep(Struct, frozen=True, kw_only=True):
+    """A timer: what was learned meanwhile is worth keeping."""
+
+
 class Planner(Actor):
     """One for each world. Every event ends in `_plan`, so no lane idles for want of a decision.
 
-    `phase_changed` hears of loading, warming, running, draining and failed, with the reason.
+    `phase_changed` hears of loading, warming, running, draining and failed, with the reason. With `keeps_costs` there
+    is a keeper on this node, which is asked for what an earlier service has measured; with `records` a recorder, which
+    is told of every request.
     """
 
     inbox = 8192
+    # A slow disk must not hold up the start for longer than this: then all is measured.
+    LOAD_WITHIN_S = 10.0
+    KEEP_EVERY_S = 60.0
 
     def __init__(
         self,
@@ -72,20 +85,25 @@ class Planner(Actor):
         policy: Policy,
         fallback: Policy,
         costs: CostTable,
-        warmup: Iterable[Round] = (),
+        warmup: Program | None = None,
+        keeps_costs: bool = False,
+        records: bool = False,
         epoch: int = 0,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.settings = settings
         self.directory = directory
-        self.ledger = Ledger(directory.world_size, epoch=epoch)
+        self.ledger = Ledger(directory.world_size, epoch=epoch, num_planes=settings.num_planes)
         self.costs = costs
         self.roster = Roster(directory.world_size)
         self.leasing = Leasing(
             settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger, roster=self.roster
         )
         self.trajectories = self.leasing.trajectories
-        self.warmup = iter(warmup)
+        self.warming = Warming(warmup, leasing=self.leasing)
+        self.records = records
+        self.recording: Recording | None = None
+        self.keeps_costs = keeps_costs and warmup is not None
         self.phase_changed = phase_changed
         self.phase = "loading"
         self.reason = ""
@@ -95,6 +113,8 @@ class Planner(Actor):
         self.alarm: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
+        if self.records:
+            self.recording = Recording(self.settings.family, self.ref(RECORDER))
         for rank in range(self.directory.world_size):
             self.watch(self.directory.worker(rank))
         self.watch(self.directory.postprocess)
@@ -122,6 +142,10 @@ class Planner(Actor):
                 self._end_early(request_id, FailureKind.EXPIRED, "the deadline has passed")
             case RankReady():
                 self._rank_ready(message)
+            case CostsLoaded(costs=costs):
+                self._costs_loaded(costs)
+            case _Keep():
+                self._keep()
             case Inspect():
                 return self._status()
             case Drain(reason=reason):
@@ -138,21 +162,26 @@ class Planner(Actor):
             return Rejected(failure=refusal)
         trajectory = self.leasing.admit(request, now_s=self.now_s, for_client=True)
         predicted_s = trajectory.predicted_s = self.leasing.predicted_s(request.id, now_s=self.now_s)
+        basis = self.leasing.basis(request.id)
         late = request.deadline_s is not None and predicted_s > request.deadline_s
         if late and self.settings.limits.refuse_late:
             del self.trajectories[request.id]
             return Rejected(failure=too_late(request, predicted_s=predicted_s))
-        log_admitted(request, predicted_s=predicted_s, late=late)
+        log_admitted(request, predicted_s=predicted_s, predicted_from=basis, late=late)
         if request.on_deadline == "expire" and request.deadline_s is not None:
             trajectory.expiry = self.after(request.deadline_s, _Expire(request_id=request.id))
         self._plan()
-        return Accepted(request_id=request.id, predicted_s=predicted_s, late=late)
+        return Accepted(request_id=request.id, predicted_s=predicted_s, predicted_from=basis, late=late)
 
     def _refusal(self, request: Request) -> Failure | None:
         if self.phase != "running":
             return closed(self.phase, self.reason)
         if request.id in self.trajectories:
             return twice(request.id)
+        if self.recording is not None:
+            self.recording.add(request, now_s=self.now_s)
+        if problem := self.leasing.lacks_memory(request):
+            return too_big(problem)
         num_waiting = self.leasing.num_waiting
         if num_waiting >= self.settings.limits.max_pending:
             return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
@@ -234,6 +263,8 @@ class Planner(Actor):
         trajectory = self.trajectories.get(message.request_id)
         if trajectory is not None:
             trajectory.seconds[Stage.FINISH] = message.seconds
+            if message.failure is None:
+                self.leasing.learning.finished(trajectory.workload, message.seconds)
             trajectory.encoded = message
             self._end_if_done(trajectory)
 
@@ -340,19 +371,34 @@ class Planner(Actor):
             self.watch(self.directory.worker(message.rank))
         if self.phase == "loading" and self.roster.is_complete:
             self._enter("warming")
+            self._load_costs()
+
+    def _load_costs(self) -> None:
+        """All ranks are there: what is known of a world like this one?"""
+        self.warming.met(self.roster.ready)
+        if self.keeps_costs:
+            self.ref(KEEPER).tell(LoadCosts(fingerprint=self.warming.fingerprint))
+            self.after(self.LOAD_WITHIN_S, CostsLoaded(costs=None))
+        else:
+            self._costs_loaded(None)
+
+    def _costs_loaded(self, kept: CostSet | None) -> None:
+        """The keeper has answered, or has not in time."""
+        if self.phase == "warming" and self.warming.begin(kept):
             self._next_round()
 
     def _next_round(self) -> None:
         """Draw the next round of the warm-up program, or open the doors."""
-        step = next(self.warmup, None)
-        if step is not None:
-            self.leasing.round = Pinned(step.lanes)
-            for request in step.requests:
-                self.leasing.admit(request, now_s=self.now_s, for_client=False)
-            return
-        self.leasing.round = None
-        self.costs.settle()
-        self._enter("running")
+        if not self.warming.next_round(now_s=self.now_s):
+            self._enter("running")
+            self._keep()
+
+    def _keep(self) -> None:
+        """Have written down what was learned, and again after a while."""
+        if self.keeps_costs and self.phase in ("running", "draining"):
+            if (costs := self.warming.costs_to_keep()) is not None:
+                self.ref(KEEPER).tell(KeepCosts(costs=costs))
+            self.after(self.KEEP_EVERY_S, _Keep())
 
     def _fail(self, reason: str) -> None:
         """The world cannot go on: every request ends, and whoever started the service hears why."""
@@ -404,4 +450,5 @@ class Planner(Actor):
             num_running=len(self.trajectories) - num_waiting,
             num_finished=self.num_finished,
             reason=self.reason,
+            costs=self.warming.status,
         )

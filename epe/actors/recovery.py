@@ -31,7 +31,9 @@ def lost_rank(ledger: Ledger, rank: int, reason: str) -> Loss:
     failure = Failure(kind=FailureKind.RANK_LOST, message=f"rank {rank} is gone: {reason}")
     return Loss(
         request_id=None if lease is None else lease.request.id,
-        abandoned=tuple((other, Abandon(lane=lane)) for other, lane in sorted(told, key=lambda each: each[0])),
+        abandoned=tuple(
+            (other, Abandon(lane=lane)) for other, lane in sorted(told, key=lambda each: each[0])
+        ),
         reports=ledger.reports_of_lost(rank, failure),
     )
 
@@ -50,7 +52,11 @@ def given_up(trajectory: Trajectory) -> Failure | None:
     lost, recoveries = trajectory.num_lost_ranks, trajectory.num_recoveries
     if lost < MAX_LOST_RANKS and recoveries < MAX_RECOVERIES:
         return None
-    what = f"{lost} ranks were lost while they drew it" if lost >= MAX_LOST_RANKS else f"it broke {recoveries} times"
+    what = (
+        f"{lost} ranks were lost while they drew it"
+        if lost >= MAX_LOST_RANKS
+        else f"it broke {recoveries} times"
+    )
     return Failure(
         kind=FailureKind.RANK_LOST,
         message=f"the request was given up: {what}",

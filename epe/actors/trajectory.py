@@ -10,24 +10,35 @@ import msgspec
 
 from epe.actors.ledger import Running
 from epe.messages import Account, Checkpointed, Encoded, Failure, LaneVisit, Lease, Request, Stage, Transfer
-from epe.planning.costs import Workload
+from epe.planning.costs import CostTable, Workload
 from epe.planning.view import TrajectoryView
 
 
 class Trajectory:
-    """Mutable, owned by the planner. `stage` and `step` are what the next lease will do.
+    """Mutable, owned by the planner. `stage` and `step` are what the next lease will do; `finish_s` is what the
+    making of the file is expected to take after the last one.
 
     `holders` have the state that it starts from, `traces` are all ranks that may have something of the request;
     `pixels_from` is the rank whose pixels are on their way.
     """
 
-    def __init__(self, request: Request, workload: Workload, *, now_s: float, for_client: bool) -> None:
+    def __init__(
+        self,
+        request: Request,
+        workload: Workload,
+        *,
+        now_s: float,
+        for_client: bool,
+        finish_s: float = 0.0,
+    ) -> None:
         self.request = request
         self.workload = workload
         self.for_client = for_client
+        self.finish_s = finish_s
         self.arrival_s = self.served_s = now_s
         self.stage = Stage.ENCODE
         self.step = 0
+        # The last one, as the planner sees it: in the first plane, where every state is held too.
         self.lane: tuple[int, ...] = ()
         self.holders: set[int] = set()
         self.traces: set[int] = set()
@@ -49,8 +60,9 @@ class Trajectory:
 
     @property
     def deadline_s(self) -> float | None:
-        """On the planner's clock."""
-        return None if self.request.deadline_s is None else self.arrival_s + self.request.deadline_s
+        """When the picture must be decoded, on the planner's clock, so that its file is there in time."""
+        relative_s = self.request.deadline_s
+        return None if relative_s is None else self.arrival_s + relative_s - self.finish_s
 
     @property
     def wants_lease(self) -> bool:
@@ -79,7 +91,7 @@ class Trajectory:
             priority=self.request.priority,
             client_id=self.request.client_id,
             lane=self.lane,
-            holders=tuple(sorted(self.next_holders)),
+            holders=tuple(sorted(self.lane)),
             num_leases=len(self.leases),
         )
 
@@ -99,6 +111,15 @@ class Trajectory:
             Transfer(rank=rank, source=holders[index % len(holders)]) for index, rank in enumerate(lacking)
         )
 
+    def state_s(self, transfers: tuple[Transfer, ...], costs: CostTable, *, now_s: float) -> float:
+        """When the state is expected to be where the next lease needs it."""
+        if not transfers:
+            return now_s
+        held_s = self.leases[-1].ends_s if self.leases else now_s
+        state_bytes = self.workload.state_bytes
+        move_s = max(costs.migration_s(state_bytes, each.pair) for each in transfers)
+        return max(now_s, held_s) + move_s
+
     def leased(self, running: Running) -> None:
         """A lease was sent: what comes after it?"""
         lease = running.lease
@@ -106,8 +127,8 @@ class Trajectory:
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         self.first_seq = self.first_seq or lease.seq
-        self.lane = lease.lane.ranks
-        self.traces |= set(self.lane)
+        self.lane = lease.plane
+        self.traces |= set(lease.lane.ranks)
         match lease.stage:
             case Stage.ENCODE:
                 self.stage = Stage.DENOISE
@@ -187,15 +208,19 @@ class Trajectory:
             return False
         self._view = None
         self.is_broken = False
-        if lacks_state and self.checkpoint_step is None:
-            self.stage, self.step = Stage.ENCODE, 0
-        elif lacks_state:
-            self.step = self.checkpoint_step
-            self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
+        if lacks_state:
+            self._go_back(self.checkpoint_step)
         self.num_recoveries += 1
         self.num_repeated_steps += self._reached_step - self.step
         self._reached_step = self.step
         return True
+
+    def _go_back(self, checkpoint_step: int | None) -> None:
+        if checkpoint_step is None:
+            self.stage, self.step = Stage.ENCODE, 0
+        else:
+            self.step = checkpoint_step
+            self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
 
     @property
     def _is_checkpointed(self) -> bool:

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
 from epe.messages import (
@@ -98,6 +100,7 @@ class Worker(Actor):
         self.stopped_by = stopped_by
         self.fetch_timeout_s = fetch_timeout_s
         self.tasks: set[asyncio.Task[None]] = set()
+        self._move_s: dict[int, float] = {}
 
     async def started(self) -> None:
         self.watch(self.directory.planner)
@@ -138,6 +141,8 @@ class Worker(Actor):
     async def _fetch(self, lease: Lease, transfer: Transfer, incoming: Future[Parcel]) -> None:
         """Bring the state here while earlier leases still compute."""
         fetch = Fetch(request_id=lease.request.id, step=lease.first_step)
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
         source = transfer.source
         holder = self.directory.checkpoints if source is None else self.directory.worker(source)
         try:
@@ -145,13 +150,18 @@ class Worker(Actor):
         except Exception as error:
             incoming.set_exception(error)
         else:
+            self._move_s[lease.seq] = loop.time() - begin_s - parcel.message.waited_s
             incoming.set_result(parcel)
 
     async def _run(self, lease: Lease, ending: asyncio.Future[Outcome]) -> None:
         outcome = await ending
-        self._log_ended(lease, outcome.report)
+        report = outcome.report
+        move_s = self._move_s.pop(lease.seq, 0.0)
+        if isinstance(report, LeaseDone) and move_s > 0:
+            report = replace(report, move_s=move_s)
+        self._log_ended(lease, report)
         # The report goes first: the planner can use the ranks while the picture is still on its way.
-        self.ref(self.directory.planner).tell(outcome.report)
+        self.ref(self.directory.planner).tell(report)
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
         if outcome.state is not None:
@@ -164,7 +174,12 @@ class Worker(Actor):
     def _log_ended(self, lease: Lease, report: LeaseDone | LeaseFailed) -> None:
         times: dict[str, float] = {}
         if isinstance(report, LeaseDone):
-            times = {"seconds": report.seconds, "gap_s": report.gap_s, "fetch_s": report.fetch_s}
+            times = {
+                "seconds": report.seconds,
+                "gap_s": report.gap_s,
+                "fetch_s": report.fetch_s,
+                "move_s": report.move_s,
+            }
         log.debug(
             "lease.ended", seq=lease.seq, rank=self.rank, request=lease.request.id, stage=lease.stage, **times
         )

@@ -10,6 +10,7 @@ from typing import get_args
 
 from epe.cli.parser import Parser, number, whole_number
 from epe.config.stage import CpBackend, CpMethod, Device, Dtype, VideoCodec
+from epe.config.transport import methods_of
 from epe.families import FAMILIES, Family
 
 # What the command calls a request's fields, for error messages.
@@ -84,7 +85,10 @@ def add_parallel(parser: Parser, family: Family) -> None:
         )
     if family.owns("tp"):
         parser.add_argument(
-            "--tensor-parallel-degree", type=whole_number, help="default 1; more is not yet available"
+            "--tensor-parallel-degree",
+            type=whole_number,
+            metavar="RANKS",
+            help="ranks that share heads, inner features and their weights (default 1)",
         )
     parser.add_argument(
         "--parallel-vae", action=BooleanOptionalAction, help="decode on all ranks; not yet available"
@@ -111,7 +115,8 @@ def _add_transport(parser: Parser) -> None:
     parser.add_argument(
         "--cp-method",
         choices=methods,
-        help="parallel attention: each rank gathers all keys (agkv, default), or ranks share heads (ulysses)",
+        help="parallel attention: each rank gathers all keys (agkv, default), ranks share heads (ulysses), or each "
+        "lane takes what is faster (auto)",
     )
     parser.add_argument(
         "--ulysses-degree", type=whole_number, metavar="RANKS", help="ranks that share heads (default: all)"
@@ -122,7 +127,7 @@ def _add_transport(parser: Parser) -> None:
         help="how ranks exchange tensors (default: what is there; fast is not yet available)",
     )
     parser.add_argument("--attention-mode", choices=methods, help="older name of --cp-method")
-    for method in methods:
+    for method in methods_of("auto"):
         parser.add_argument(
             f"--{method}-transport",
             choices=backends,

@@ -12,9 +12,10 @@ from epe import __version__
 from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
 from epe.cli.parser import Parser
 from epe.config import demo
+from epe.config.checks import check_degree
 from epe.config.demo import unknown_words_warning
 from epe.config.generate import GenerateOptions, check_output
-from epe.config.model_path import check_model_path
+from epe.config.model_path import check_model_path, check_planes
 from epe.config.request import resolve_request
 from epe.config.stage import VideoCodec
 from epe.config.transport import Given, Transport, resolve_transport
@@ -27,6 +28,7 @@ from epe.messages import OutputFormat, Request
 def run(argv: Sequence[str]) -> int:
     options = build_options(argv)
     place = read_placement(os.environ)
+    check_degree(options.tensor_parallel_degree, place.world_size, path="--tensor-parallel-degree")
     # Read when torch is loaded: its RPC prints a line for each peer that leaves, though that is the usual end.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
@@ -67,6 +69,8 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
     transport = _transport(args, env)
     _refuse_what_is_not_there(args)
     check_model_path(model_path, ready, path="--model-path")
+    num_planes = getattr(args, "tensor_parallel_degree", None) or 1
+    check_planes(num_planes, model_path, ready, path="--tensor-parallel-degree")
     return GenerateOptions(
         family=ready.name,
         model_path=model_path,
@@ -75,6 +79,7 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
         device=args.device or "auto",
         dtype=args.dtype or "auto",
         cfg_parallel_degree=2 if ready.owns("cfg") and args.cfg_parallel is not False else 1,
+        tensor_parallel_degree=num_planes,
         transport=transport,
         video_codec=_video_codec(args, ready, file_format),
         parallel_vae=args.parallel_vae,
@@ -173,8 +178,6 @@ def _refuse_what_is_not_there(args: Namespace) -> None:
     degree = getattr(args, "tensor_parallel_degree", None)
     if degree is not None and degree < 1:
         raise BadSetting(f"{degree} is not 1 or more", path="--tensor-parallel-degree")
-    if degree is not None and degree > 1:
-        raise BadSetting("tensor parallelism is not yet available; use 1", path="--tensor-parallel-degree")
     if args.parallel_vae:
         raise BadSetting("decoding on several ranks is not yet available", path="--parallel-vae")
     if args.vae_parallel_halo is not None and args.vae_parallel_halo < 0:

@@ -26,8 +26,17 @@ def run(argv: Sequence[str]) -> int:
         default="info",
         help="least weight of a line in the log (default info; debug has a line for each lease)",
     )
+    parser.add_argument(
+        "--record-trace", metavar="FILE", help="record every request there, for `epe simulate --trace FILE`"
+    )
     args = parser.parse_args(argv)
 
     from epe.launch.serve import run_serve
 
-    return run_serve(args.stage_config, host=args.host, port=args.port, log_level=args.log_level)
+    return run_serve(
+        args.stage_config,
+        host=args.host,
+        port=args.port,
+        log_level=args.log_level,
+        record_trace=args.record_trace,
+    )

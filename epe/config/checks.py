@@ -7,12 +7,13 @@ from collections.abc import Callable
 from epe.config import limits
 from epe.config.convert import value_at
 from epe.config.keys import Tree
-from epe.config.model_path import check_model_path
+from epe.config.model_path import check_model_path, check_planes
+from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
 from epe.config.stage import Stage
 from epe.errors import BadSetting
 
-POLICIES = ("elastic", "static_cp", "static_dp", "throughput", "latency", "slo", "fair")
 MAX_RANKS = 1024
+TENSOR_DEGREE = "parallelism.model.tensor_parallel_degree"
 
 # Settings that are part of the file already, with the values that nothing acts on yet.
 NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
@@ -33,11 +34,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
         "parallelism.scheduler.balanced_k",
         lambda s: not s.parallelism.scheduler.balanced_k,
         "leases of equal step counts are not yet available; leave it out or write true",
-    ),
-    (
-        "parallelism.model.tensor_parallel_degree",
-        lambda s: s.parallelism.model.tensor_parallel_degree > 1,
-        "tensor parallelism is not yet available; leave it out or write 1",
     ),
 )
 
@@ -61,18 +57,21 @@ def check_stage(stage: Stage) -> None:
     _check_ulysses(stage)
     _check_policy(stage)
     _check_widths(stage)
+    check_policy_widths(stage)
     _check_requests(stage)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
+    check_planes(stage.num_planes, stage.factory_args.model_path, stage.family, path=TENSOR_DEGREE)
 
 
 def notes(tree: Tree) -> list[str]:
     """Keys that were given and have no effect, each with the reason."""
     given = (path for path in WITHOUT_EFFECT if value_at(tree, path) not in (None, False))
-    return [
+    found = [
         f"{path}: {WITHOUT_EFFECT[path]}"
         for path in given
         if path != "process" or tree["process"] != tree.get("name")
     ]
+    return [*found, *policy_notes(tree)]
 
 
 def _check_gpus(stage: Stage) -> None:
@@ -84,12 +83,23 @@ def _check_gpus(stage: Stage) -> None:
 
 
 def _check_world(stage: Stage) -> None:
-    cp, tensor = stage.parallelism.cp.world_size, stage.parallelism.model.tensor_parallel_degree
+    cp, tensor = stage.parallelism.cp.world_size, stage.num_planes
+    check_degree(tensor, stage.world_size, path=TENSOR_DEGREE)
     if cp * tensor != stage.world_size:
         raise BadSetting(
             f"{cp} (times a tensor_parallel_degree of {tensor}) must be the number of gpu entries, "
             f"which is {stage.world_size}",
             path="parallelism.cp.world_size",
+        )
+
+
+def check_degree(num_planes: int, world_size: int, *, path: str) -> None:
+    """Raises `BadSetting` at `path` where planes of tensor parallelism would not be equally wide."""
+    if world_size % num_planes:
+        possible = ", ".join(str(each) for each in range(1, world_size + 1) if world_size % each == 0)
+        raise BadSetting(
+            f"{num_planes} planes do not divide a world of {world_size} ranks; possible are {possible}",
+            path=path,
         )
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import fields
 
 from epe.config.stage import DERIVED_FIELDS, Stage
 from epe.errors import BadSetting
-from epe.families import FAMILIES, Axis, Family
+from epe.families import Axis, Family, check_axis
 
 Tree = dict[str, object]
 
@@ -77,13 +77,7 @@ def check_keys(tree: Tree) -> None:
 def check_family_keys(tree: Tree, family: Family) -> None:
     """Refuse the keys of axes and arguments that this family does not have."""
     for key in section(tree, "parallelism.model"):
-        axis = AXIS_OF_KEY[key]
-        if not family.owns(axis):
-            owners = [each.name for each in FAMILIES.values() if each.owns(axis)]
-            raise BadSetting(
-                f"{family.name} has no such axis; families that have it are {', '.join(owners)}",
-                path=f"parallelism.model.{key}",
-            )
+        check_axis(family, AXIS_OF_KEY[key], path=f"parallelism.model.{key}")
     for key in section(tree, "factory_args"):
         if key in LATER_FACTORY_ARGS:
             later = LATER_FACTORY_ARGS[key]

@@ -13,7 +13,7 @@ from epe.config.convert import to_struct
 from epe.config.keys import Tree, check_family_keys, check_keys, resolve_aliases, section
 from epe.config.sizes import resolve_sizes
 from epe.config.stage import Stage
-from epe.config.transport import Given, resolve_transport
+from epe.config.transport import Given, methods_of, resolve_transport
 from epe.config.yaml_file import read_yaml
 from epe.errors import BadSetting
 from epe.families import Family, available_family
@@ -73,7 +73,8 @@ def _resolve_transport(tree: Tree, env: Mapping[str, str]) -> None:
         ulysses=given("ulysses_transport"),
         env=env,
     )
-    _fill(tree, "parallelism.cp", {f"{transport.method}_transport": transport.backend})
+    backends: Tree = {f"{method}_transport": transport.backend for method in methods_of(transport.method)}
+    _fill(tree, "parallelism.cp", backends)
 
 
 def _complete(tree: Tree, family: Family) -> None:
@@ -94,7 +95,7 @@ def _complete(tree: Tree, family: Family) -> None:
             "guidance_scale": own.guidance_scale,
         },
     )
-    _fill(tree, "parallelism.cp", {"world_size": _cp_world(tree)})
+    _complete_degrees(tree, family)
     world = section(tree, "parallelism.cp").get("world_size")
     _fill(tree, "parallelism.scheduler", {"allowed_lane_widths": _divisors(world)})
     args = section(tree, "factory_args")
@@ -114,10 +115,16 @@ def _fill(tree: Tree, path: str, values: Tree) -> None:
         here.setdefault(key, value)
 
 
-def _cp_world(tree: Tree) -> int:
-    gpu, degree = tree.get("gpu"), section(tree, "parallelism.model").get("tensor_parallel_degree", 1)
-    num_ranks = len(gpu) if isinstance(gpu, list) else 1
-    return max(1, num_ranks // degree) if isinstance(degree, int) and degree > 0 else max(1, num_ranks)
+def _complete_degrees(tree: Tree, family: Family) -> None:
+    """The width of a plane times the number of planes is the number of ranks: each follows from the other."""
+    gpu, width = tree.get("gpu"), section(tree, "parallelism.cp").get("world_size")
+    degree = section(tree, "parallelism.model").get("tensor_parallel_degree")
+    num_ranks = len(gpu) if isinstance(gpu, list) and gpu else 1
+    if degree is None and "tp" in family.axes and isinstance(width, int) and width > 0:
+        degree = num_ranks // width if num_ranks % width == 0 else 1
+    num_planes = degree if isinstance(degree, int) and degree > 0 else 1
+    _fill(tree, "parallelism.model", {"tensor_parallel_degree": num_planes})
+    _fill(tree, "parallelism.cp", {"world_size": max(1, num_ranks // num_planes)})
 
 
 def _divisors(world: object) -> list[int]:

@@ -1,4 +1,4 @@
-"""Is there a checkpoint of this family in a folder? Looks at its index alone, reads no weights."""
+"""Is there a checkpoint of this family in a folder, and does it fit? Looks at its settings alone, reads no weights."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def check_model_path(model_path: str, family: Family, *, path: str) -> None:
         )
     if missing := [name for name in _components_of(content) if not (folder / name).is_dir()]:
         raise BadSetting(f"{model_path} lacks {', '.join(missing)}, which its {INDEX} names", path=path)
+
+
+def check_planes(num_planes: int, model_path: str, family: Family, *, path: str) -> None:
+    """Raises `BadSetting` at `path` where the model has fewer heads than planes of tensor parallelism; what cannot
+    be read is for the loading to say."""
+    config = model_folder(model_path) / "transformer" / "config.json"
+    try:
+        num_heads = json.loads(config.read_text(encoding="utf-8"))[family.heads_key]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if num_planes > num_heads:
+        raise BadSetting(
+            f"{num_planes} planes cannot share the {num_heads} heads of this model; possible are 1 to {num_heads}",
+            path=path,
+        )
 
 
 def _content_of(index: Path, *, path: str) -> object:

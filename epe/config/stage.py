@@ -14,7 +14,7 @@ from epe.families import Defaults, Family, family
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-CpMethod = Literal["agkv", "ulysses"]
+CpMethod = Literal["agkv", "ulysses", "auto"]
 CpBackend = Literal["auto", "nccl", "fast"]
 VideoCodec = Literal["auto", "av1", "vp9", "h264"]
 Milliseconds = Annotated[int, Meta(ge=0)]
@@ -64,6 +64,8 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmup_resolutions: tuple[tuple[Positive, Positive], ...]
     warmup_steps: Annotated[int, Meta(ge=3)] = 5
     online_calibration: bool = True
+    cost_file: Annotated[str, Meta(min_length=1)] = "auto"
+    rank_memory_mib: Positive | None = None
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,6 +135,12 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def world_size(self) -> int:
         """Ranks of this stage."""
         return len(self.gpu)
+
+    @property
+    def num_planes(self) -> int:
+        """Planes of tensor parallelism, each `parallelism.cp.world_size` ranks wide: rank r is in plane
+        r // world_size."""
+        return self.parallelism.model.tensor_parallel_degree
 
     @property
     def request_defaults(self) -> Defaults:

@@ -27,7 +27,8 @@ NOT_GIVEN = Given("", None)
 
 
 class Transport(Struct, frozen=True, kw_only=True):
-    """What was asked for. `auto` uses what is there: NCCL between GPUs, gloo between CPU ranks.
+    """What was asked for. The method `auto` lets each lane take what takes it less time; the backend `auto` uses what
+    is there: NCCL between GPUs, gloo between CPU ranks.
 
     `ulysses_degree` bounds the ranks that share heads; None: as many as can.
     """
@@ -53,13 +54,14 @@ def resolve_transport(
     the environment. Raises `BadSetting` with both names where two of them disagree, and for what does not exist yet.
     """
     method, named = _method(methods)
-    by_method = {"agkv": agkv, "ulysses": ulysses}
+    by_method: dict[CpMethod, Given] = {"agkv": agkv, "ulysses": ulysses}
+    used = methods_of(method)
     for other, given in by_method.items():
-        if other != method and given.value not in (None, "auto"):
+        if other not in used and given.value not in (None, "auto"):
             raise BadSetting(
                 f"{given.value} is for {other}, but the method is {method}{_by(named)}", path=given.name
             )
-    chosen, source = _backend(method, (backend, by_method[method]), env)
+    chosen, source = _backend(used, (backend, *(by_method[each] for each in used)), env)
     if chosen == "fast":
         raise BadSetting(
             "fast needs NVLink peers and symmetric memory, which this build does not have yet; "
@@ -67,6 +69,11 @@ def resolve_transport(
             path=source,
         )
     return Transport(method=method, backend=chosen, ulysses_degree=_degree(method, named, degree))
+
+
+def methods_of(method: CpMethod) -> tuple[CpMethod, ...]:
+    """The methods that a lane may use."""
+    return ("agkv", "ulysses") if method == "auto" else (method,)
 
 
 def _method(methods: tuple[Given, ...]) -> tuple[CpMethod, Given]:
@@ -82,25 +89,35 @@ def _method(methods: tuple[Given, ...]) -> tuple[CpMethod, Given]:
         if given and given[0].value == known:
             return known, given[0]
     if given:
-        raise BadSetting(f"{given[0].value!r} is not one of agkv, ulysses", path=given[0].name)
+        raise BadSetting(
+            f"{given[0].value!r} is not one of {', '.join(get_args(CpMethod))}", path=given[0].name
+        )
     return "agkv", NOT_GIVEN
 
 
-def _backend(method: CpMethod, explicit: tuple[Given, ...], env: Mapping[str, str]) -> tuple[CpBackend, str]:
+def _backend(
+    methods: tuple[CpMethod, ...], explicit: tuple[Given, ...], env: Mapping[str, str]
+) -> tuple[CpBackend, str]:
     """The transport and the name of what chose it. Explicit `auto` yields to another explicit value,
     but not to the environment."""
-    variables = {each: Given(name, env.get(name)) for each, name in ENVIRONMENT.items()}
-    checked = {each: _checked(given) for each, given in variables.items()}
-    given = [(each, value) for each in explicit if (value := _checked(each)) is not None]
-    firm = [(each, value) for each, value in given if value != "auto"]
-    if len({value for _, value in firm}) > 1:
-        (first, one), (second, other) = firm
-        raise BadSetting(f"{other} contradicts {first.name} {one}; give one of them", path=second.name)
-    if firm or given:
-        each, value = (firm or given)[0]
+    variables = {method: Given(name, env.get(name)) for method, name in ENVIRONMENT.items()}
+    for variable in variables.values():
+        _checked(variable)
+    named = _agreed(explicit) or _agreed(tuple(variables[method] for method in methods))
+    return named or ("auto", "")
+
+
+def _agreed(given: tuple[Given, ...]) -> tuple[CpBackend, str] | None:
+    """What those that say something agree on, and the first of them that says it; `auto` yields to another value."""
+    values = [(each, value) for each in given if (value := _checked(each)) is not None]
+    firm = [(each, value) for each, value in values if value != "auto"]
+    for other, value in firm[1:]:
+        first, chosen = firm[0]
+        if value != chosen:
+            raise BadSetting(f"{value} contradicts {first.name} {chosen}; give one of them", path=other.name)
+    for each, value in firm or values:
         return value, each.name
-    from_env = checked[method]
-    return ("auto", "") if from_env is None else (from_env, variables[method].name)
+    return None
 
 
 def _checked(given: Given) -> CpBackend | None:

@@ -8,14 +8,16 @@ import time
 from concurrent.futures import Future
 from queue import SimpleQueue
 
+import msgspec
 import torch
 
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import Gone, OutOfMemory
+from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
-from epe.messages import Decoded, Lease, LeaseDone, LeaseFailed, Stage
+from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed, Stage
 from epe.models.contract import Adapter, State
 from epe.transport.link import Parcel
 
@@ -27,12 +29,23 @@ class ThreadDevice:
 
     FETCH_TIMEOUT_S = 120.0
 
-    def __init__(self, adapter: Adapter, lanes: Lanes, *, rank: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        lanes: Lanes,
+        *,
+        rank: int,
+        device: torch.device,
+        meter: Meter | None = None,
+    ) -> None:
         self.adapter = adapter
         self.lanes = lanes
         self.rank = rank
         self.device = device
+        self.meter = meter or NoMeter()
         self.states = States()
+        # What an earlier checkpoint of a request has brought out already: most of a state never changes.
+        self._brought_out: dict[str, dict[str, torch.Tensor]] = {}
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._idle_since_s = time.perf_counter()
@@ -52,12 +65,31 @@ class ThreadDevice:
         return asyncio.ensure_future(self._export(request_id, step))
 
     async def _export(self, request_id: str, step: int) -> Parcel:
+        begin_s = time.perf_counter()
         state = await asyncio.wrap_future(self.states.when_at(request_id, step))
+        waited_s = time.perf_counter() - begin_s
         header, tensors = await asyncio.to_thread(self.adapter.export_state, state)
-        return Parcel(header, tensors)
+        return Parcel(msgspec.structs.replace(header, waited_s=waited_s), tensors)
+
+    def pack(self, state: State) -> asyncio.Future[Parcel]:
+        """As `export`, without the tensors that were in the pack before."""
+        return asyncio.ensure_future(self._pack(state))
+
+    async def _pack(self, state: State) -> Parcel:
+        before = self._brought_out.get(state.request.id, {})
+        same = tuple(name for name, tensor in state.tensors.items() if before.get(name) is tensor)
+        self._brought_out[state.request.id] = state.tensors
+        fresh = {name: tensor for name, tensor in state.tensors.items() if name not in same}
+        part = State(request=state.request, step=state.step, tensors=fresh, scalars=state.scalars)
+        header, tensors = await asyncio.to_thread(self.adapter.export_state, part)
+        return Parcel(msgspec.structs.replace(header, unchanged=same), tensors)
+
+    def abandon(self, lane: Lane) -> None:
+        self.lanes.drop(lane)
 
     def drop(self, request_ids: tuple[str, ...]) -> None:
         for request_id in request_ids:
+            self._brought_out.pop(request_id, None)
             self.states.end(request_id, "it was let go")
 
     def close(self, *, timeout_s: float = 5.0) -> None:
@@ -81,6 +113,7 @@ class ThreadDevice:
         try:
             if incoming is not None:
                 self._import(lease, incoming)
+            self.meter.reset()
             begin_s = time.perf_counter()
             work = run_lease(
                 lease,
@@ -90,7 +123,7 @@ class ThreadDevice:
                 synchronize=self._synchronize,
             )
         except Exception as error:
-            return Outcome(self._failed(lease, error))
+            return Outcome(self._failed(lease, error), fatal=isinstance(error, torch.AcceleratorError))
         report = LeaseDone(
             seq=lease.seq,
             epoch=lease.epoch,
@@ -99,8 +132,12 @@ class ThreadDevice:
             seconds=work.seconds,
             gap_s=begin_s - self._idle_since_s,
             fetch_s=begin_s - received_s,
+            peak_bytes=self.meter.peak_bytes(),
         )
-        return Outcome(report, _decoded(lease, work) if self.rank == lease.lane.head else None)
+        if self.rank != lease.lane.head:
+            return Outcome(report)
+        state = self.states.take(lease.request.id, work.next_step) if lease.checkpoint else None
+        return Outcome(report, _decoded(lease, work), state)
 
     def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = incoming.result(self.FETCH_TIMEOUT_S)
@@ -108,7 +145,8 @@ class ThreadDevice:
         self.states.put(state)
 
     def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:
-        """Close the lane's exchange, so that its other ranks do not wait for this one, and free the state."""
+        """Close the lane's exchange, so that its other ranks do not wait for this one. The state from before the lease is
+        whole: where another rank, the fetch or the device is to blame, the request may go on from it."""
         if lease.lane.width > 1 and lease.stage is Stage.DENOISE:
             self.lanes.drop(lease.lane)
         if isinstance(error, torch.OutOfMemoryError):
@@ -116,13 +154,17 @@ class ThreadDevice:
                 f"the device has no memory for stage {lease.stage}: {error}", stage=lease.stage
             )
         failure = failure_of(error, stage=lease.stage, step=lease.first_step)
-        self.states.end(lease.request.id, failure.message)
+        consequence = isinstance(error, (Gone, TimeoutError, torch.AcceleratorError))
+        if consequence:
+            self.states.break_off(lease.request.id, failure.message)
+        else:
+            self.states.end(lease.request.id, failure.message)
         return LeaseFailed(
             seq=lease.seq,
             epoch=lease.epoch,
             rank=self.rank,
             failure=failure,
-            consequence=isinstance(error, Gone),
+            consequence=consequence,
         )
 
     def _synchronize(self) -> None:

@@ -23,7 +23,8 @@ class Lanes(Protocol):
         """The exchange of an ordered tuple of ranks that this rank is in, for the lease `seq`."""
 
     def drop(self, lane: Lane) -> None:
-        """Close an exchange that has failed; it is not given out again."""
+        """Close an exchange that has failed, or whose ranks are not all there any more, from any thread: whoever waits
+        in it fails. It is not given out again."""
 
 
 class SoloLanes:
@@ -56,8 +57,13 @@ def run_lease(
             synchronize()
             return Work(0, time.perf_counter() - begin_s)
         case Stage.DENOISE:
-            states.put(denoised(lease, adapter=adapter, lanes=lanes, states=states))
+            state = states.take(lease.request.id, lease.first_step)
+            exchange = lanes.exchange(lease.lane, seq=lease.seq)
+            state = denoised(lease, state, exchange, adapter=adapter)
             synchronize()
+            # An exchange that was given up while the device computed leaves whatever was in its buffers.
+            exchange.check()
+            states.put(state)
             seconds = (time.perf_counter() - begin_s) / lease.num_steps
             return Work(lease.first_step + lease.num_steps, seconds)
         case _:
@@ -65,10 +71,8 @@ def run_lease(
             return Work(lease.first_step, time.perf_counter() - begin_s, pixels)
 
 
-def denoised(lease: Lease, *, adapter: Adapter, lanes: Lanes, states: States) -> State:
-    """The state after the steps of a lease. It is kept only when all of them are done."""
-    state = states.take(lease.request.id, lease.first_step)
-    exchange = lanes.exchange(lease.lane, seq=lease.seq)
+def denoised(lease: Lease, state: State, exchange: Exchange, *, adapter: Adapter) -> State:
+    """The state after the steps of a lease."""
     for _ in range(lease.num_steps):
         state = adapter.step(state, exchange, lease.split)
     check_finite(state)

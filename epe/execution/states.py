@@ -70,6 +70,11 @@ class States:
         """Free a request's state; whoever waits for it hears why it will not come."""
         with self._lock:
             self._states.pop(request_id, None)
+        self.break_off(request_id, reason)
+
+    def break_off(self, request_id: str, reason: str) -> None:
+        """The request gets no further here for now. Its state stays, for whoever goes on from it."""
+        with self._lock:
             waiting = self._waiting.pop(request_id, [])
             self._ended[request_id] = reason
             while len(self._ended) > self.MAX_ENDED:

@@ -13,7 +13,7 @@ from epe.families.family import Axis, Defaults, Family, FrameRule
 from epe.families.pictures import FLUX1, FLUX2_KLEIN, HUNYUAN_IMAGE3, LLADA_IMAGE, QWEN_IMAGE, ZIMAGE
 from epe.families.videos import MINIMAX_H3, WAN
 
-__all__ = ["FAMILIES", "Axis", "Defaults", "Family", "FrameRule", "available_family", "family"]
+__all__ = ["FAMILIES", "Axis", "Defaults", "Family", "FrameRule", "available_family", "check_axis", "family"]
 
 FAMILIES: dict[str, Family] = {
     each.name: each
@@ -37,3 +37,16 @@ def available_family(name: str, *, path: str = "") -> Family:
         ready = ", ".join(each.name for each in FAMILIES.values() if each.available)
         raise BadSetting(f"model family {name!r} is not yet available; available are {ready}", path=path)
     return found
+
+
+def check_axis(family: Family, axis: Axis, *, path: str) -> None:
+    """Raises `BadSetting` at `path` where the family does not have the axis."""
+    if not family.owns(axis):
+        owners = (
+            each.name if axis in each.axes else f"{each.name} (not yet)"
+            for each in FAMILIES.values()
+            if each.owns(axis)
+        )
+        raise BadSetting(
+            f"{family.name} has no such axis; families that have it are {', '.join(owners)}", path=path
+        )

@@ -63,7 +63,8 @@ class Family(Struct, frozen=True, kw_only=True):
     one latent frame. `guidance` names the command's flag, or is None where guidance is built in. A guidance scale
     above `branches_above` makes a second branch a step (None: none does, as where the model takes the scale as an
     input), which a negative prompt steers where the family takes one. `text_bytes` are those of one encoded prompt.
-    A scheduler keeps `num_histories` tensors as large as the latents between steps.
+    A scheduler keeps `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
+    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Family(Struct, frozen=True, kw_only=True):
     frames: FrameRule = FrameRule()
     text_bytes: int = 0
     num_histories: int = 0
+    heads_key: str | None = None
 
     def owns(self, axis: Axis) -> bool:
         """Whether the family has this axis, working or planned."""

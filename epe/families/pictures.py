@@ -10,11 +10,11 @@ ZIMAGE = Family(
     makes="picture",
     pipeline="ZImagePipeline",
     available=True,
-    axes=("cfg", "cp"),
-    planned_axes=("tp",),
+    axes=("tp", "cfg", "cp"),
     side_multiple=16,
     patch=16,
     parallel_vae=False,
+    heads_key="n_heads",
     defaults=Defaults(height=1024, width=1024, num_steps=50, guidance_scale=5.0, seed=7),
 )
 

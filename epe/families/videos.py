@@ -10,8 +10,7 @@ WAN = Family(
     makes="video",
     pipeline="WanPipeline",
     available=True,
-    axes=("cfg", "cp"),
-    planned_axes=("tp",),
+    axes=("tp", "cfg", "cp"),
     side_multiple=16,
     patch=16,
     branches_above=1.0,
@@ -20,6 +19,7 @@ WAN = Family(
     max_frames=4093,
     # UniPC of order 2 keeps two predictions and the last sample.
     num_histories=3,
+    heads_key="num_attention_heads",
     # 512 tokens of 4096 values in bfloat16.
     text_bytes=2 * 512 * 4096,
     # The reference's four steps are kept as its default; a real video wants about 50.

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import yaml
+from msgspec.structs import replace
 
 from epe.config.demo import demo_stage
 from epe.config.load import load_stage
@@ -21,6 +22,7 @@ from epe.launch.sockets import listen_for_http, listen_for_store
 from epe.launch.spec import ChildSpec, LogLevel
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
 from epe.launch.trampoline import die_with_parent
+from epe.telemetry.trace_file import claim_trace
 
 CHILD_COMMAND = (sys.executable, "-m", "epe.cli.child")
 
@@ -31,17 +33,21 @@ def run_serve(
     host: str | None = None,
     port: int | None = None,
     log_level: LogLevel = "info",
+    record_trace: str | None = None,
     env: Mapping[str, str] | None = None,
     child_command: Sequence[str] = CHILD_COMMAND,
 ) -> int:
     """Serve the stage until asked to end; returns the exit code. Without a stage file the demo model is served.
 
-    `host` and `port` override the stage file. Raises BadSetting for what the user can put right: the stage
-    file, the launcher's variables, a port in use.
+    `host` and `port` override the stage file; requests are recorded in the file `record_trace`. Raises BadSetting for
+    what the user can put right: the stage file, the launcher's variables, a port in use, a file in a wrong place.
     """
     env = os.environ if env is None else env
     with _stage_file(stage_path, env) as path:
         settings = _settings(path, host=host, port=port, log_level=log_level)
+        # The leader writes it, and only this parent starts one.
+        if record_trace is not None and read_placement(env).rank == 0:
+            settings = replace(settings, trace_path=claim_trace(record_trace, flag="--record-trace"))
         return serve(settings, env=env, child_command=child_command)
 
 

@@ -22,7 +22,8 @@ class ChildSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `rank` and `device_index` are None for the leader. `host` and `port` are where HTTP is bound in fact,
     overrides applied. `hosts_store` is True for a leader that keeps the store of the membership itself,
     on the listening socket `store_fd`; everyone else meets it at `store_host:store_port`. `attempt` counts
-    the launcher's restarts: keys in a store that outlives them need it in their prefix.
+    the launcher's restarts: keys in a store that outlives them need it in their prefix. The leader records requests in
+    `trace_path`, if there is one.
     """
 
     role: Literal["leader", "rank"]
@@ -41,6 +42,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     epoch: int = 0
     attempt: int = 0
     log_level: LogLevel = "info"
+    trace_path: str | None = None
 
     @property
     def name(self) -> str:

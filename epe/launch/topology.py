@@ -33,6 +33,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     drain_s: float
     device: Literal["auto", "cpu", "cuda"] = "auto"
     log_level: LogLevel = "info"
+    trace_path: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -77,7 +78,8 @@ def plan_children(
         log_level=settings.log_level,
     )
     ranks = tuple(_rank(common, rank=rank, device=_device(settings, rank, placement, env)) for rank in mine)
-    return (_leader(common, meeting), *ranks) if placement.rank == 0 else ranks
+    leader = replace(_leader(common, meeting), trace_path=settings.trace_path)
+    return (leader, *ranks) if placement.rank == 0 else ranks
 
 
 def _leader(common: ChildSpec, meeting: Meeting) -> ChildSpec:

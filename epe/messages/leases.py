@@ -38,10 +38,19 @@ class Lane(Struct, frozen=True, kw_only=True):
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """How a lane divides a step: `cfg` guidance branches at once, each over `cp` ranks."""
+    """How a lane divides a step: `cfg` guidance branches at once, each over `cp` ranks of each of `tp` planes.
+
+    The ranks of a lane stand plane after plane, and in a plane branch after branch.
+    """
 
     cfg: int = 1
     cp: int = 1
+    tp: int = 1
+
+    @property
+    def width(self) -> int:
+        """Ranks of one plane."""
+        return self.cfg * self.cp
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
@@ -49,6 +58,11 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
     rank: int
     source: int | None
+
+    @property
+    def pair(self) -> tuple[int, int] | None:
+        """(source, receiver); None where the leader is the source."""
+        return None if self.source is None else (self.source, self.rank)
 
 
 class Lease(Struct, frozen=True, kw_only=True, tag=True):
@@ -69,6 +83,11 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     split: Split = Split()
     transfers: tuple[Transfer, ...] = ()
     checkpoint: bool = False
+
+    @property
+    def plane(self) -> tuple[int, ...]:
+        """Its ranks in the first plane: what the planner chose. All others stand at the same places of their planes."""
+        return self.lane.ranks[: self.lane.width // self.split.tp]
 
     def transfer_to(self, rank: int) -> Transfer | None:
         """How `rank` gets the state, or None if it holds it already."""

@@ -35,19 +35,27 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class RankReady(Struct, frozen=True, kw_only=True, tag=True):
-    """A rank has loaded its model and waits for leases; `fingerprint` names model, device and versions."""
+    """A rank has loaded its model and waits for leases.
+
+    `fingerprint` names all that the seconds of tasks depend on. The rank may use `memory_bytes` (None: nobody knows),
+    of which its model takes `resident_bytes`.
+    """
 
     rank: int
     device: str
     fingerprint: str
     load_s: float
+    memory_bytes: int | None = None
+    resident_bytes: int = 0
 
 
 class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     """One rank has run a lease to its end and holds the state at `next_step`.
 
     `seconds` is the device time of the task (for denoising, of one step); `gap_s` the idle time of the
-    device thread before it, `fetch_s` the part of it spent waiting for state from another rank.
+    device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
+    took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
+    use meanwhile (0: not measured).
     """
 
     seq: int
@@ -57,6 +65,8 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     seconds: float
     gap_s: float = 0.0
     fetch_s: float = 0.0
+    move_s: float = 0.0
+    peak_bytes: int = 0
 
 
 class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):
@@ -75,13 +85,15 @@ class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):
 class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
     """Names the tensors of a state that leaves its rank, in the order in which they travel, and its plain fields.
 
-    `unchanged` names those that the receiver has from the checkpoint before, so that they do not travel again.
+    Whoever asked had to wait `waited_s` until the holder was at the step. `unchanged` names those that the receiver
+    has from the checkpoint before, so that they do not travel again.
     """
 
     request_id: str
     step: int
     names: tuple[str, ...]
     scalars: dict[str, float] = {}
+    waited_s: float = 0.0
     unchanged: tuple[str, ...] = ()
 
 

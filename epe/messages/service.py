@@ -16,10 +16,15 @@ class Submit(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Accepted(Struct, frozen=True, kw_only=True, tag=True):
-    """The request is in the plan: `predicted_s` until its finish; `late` when its deadline will be missed."""
+    """The request is in the plan: `predicted_s` until its finish; `late` when its deadline will be missed.
+
+    `predicted_from` says what the prediction rests on: tasks that were measured, sizes between them or near them
+    (fitted), sizes or widths further away (extrapolated), or nothing of their kind (guessed).
+    """
 
     request_id: str
     predicted_s: float
+    predicted_from: str = "guessed"
     late: bool = False
 
 
@@ -56,6 +61,16 @@ class RankStatus(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class CostsStatus(Struct, frozen=True, kw_only=True):
+    """The cost table: `origin` is guessed, measured (at this start) or kept (by an earlier one). Predictions for
+    sizes of `least_tokens` to `most_tokens` are not extrapolated (0 and 0: nothing is known)."""
+
+    origin: str
+    num_tasks: int
+    least_tokens: int
+    most_tokens: int
+
+
 class Status(Struct, frozen=True, kw_only=True, tag=True):
     """The service as the planner sees it; `phase` is loading, warming, running, draining or failed."""
 
@@ -65,6 +80,7 @@ class Status(Struct, frozen=True, kw_only=True, tag=True):
     num_running: int
     num_finished: int
     reason: str = ""
+    costs: CostsStatus | None = None
 
 
 class Progress(Struct, frozen=True, kw_only=True, tag=True):

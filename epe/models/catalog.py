@@ -9,9 +9,10 @@ from types import ModuleType
 import torch
 
 from epe.errors import BadSetting
-from epe.families import family
+from epe.families import check_axis, family
 from epe.models.checkpoint import quiet_imports
 from epe.models.contract import Adapter
+from epe.parallel import ONE_PLANE, Plane
 
 _ROOMS = {
     "zimage": "epe.models.zimage",
@@ -31,11 +32,16 @@ def load_adapter(
     cfg_parallel_degree: int = 1,
     attention_mode: str = "agkv",
     ulysses_degree: int | None = None,
+    plane: Plane = ONE_PLANE,
 ) -> Adapter:
-    """The adapter of family `name` on `device`, from a local checkpoint folder.
+    """The adapter of family `name` on `device`, from a local checkpoint folder; of one in tensor-parallel planes,
+    what `plane` needs.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
+    planes = {} if plane.degree == 1 else {"plane": plane}
+    if planes:
+        check_axis(family(name), "tp", path="parallelism.model.tensor_parallel_degree")
     adapter: Adapter = _part(name, "adapter").load(
         model_path,
         device=device,
@@ -43,6 +49,7 @@ def load_adapter(
         cfg_parallel_degree=cfg_parallel_degree,
         attention_mode=attention_mode,
         ulysses_degree=ulysses_degree,
+        **planes,
     )
     return adapter
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -27,23 +28,28 @@ def load_pipeline(
     family: Family,
     device: torch.device,
     dtype: torch.dtype | dict[str, torch.dtype],
+    parts: Mapping[str, object] = MappingProxyType({}),
 ) -> Pipeline:
     """The family's pipeline from a local folder, on `device`; `dtype` is one for all components, or one for
-    each by its name with that of the others as `default`.
+    each by its name with that of the others as `default`. `parts` are components that are there already, or None
+    for one that is not wanted.
 
     Raises `BadSetting` for a folder that is not there or holds another family, `StartFailed` for one that
     cannot be read.
     """
     check_folder(model_path, family=family)
+    with readable(model_path, family=family), quiet_progress():
+        pipeline = pipeline_type.from_pretrained(
+            model_path, dtype=dtype, local_files_only=True, low_cpu_mem_usage=True, **parts
+        )
+        return pipeline.to(device)
+
+
+@contextmanager
+def readable(model_path: Path, *, family: Family) -> Iterator[None]:
+    """Raises `StartFailed` where the libraries fail to read a checkpoint meanwhile."""
     try:
-        with quiet_progress():
-            pipeline = pipeline_type.from_pretrained(
-                model_path,
-                dtype=dtype,
-                local_files_only=True,
-                low_cpu_mem_usage=True,
-            )
-            return pipeline.to(device)
+        yield
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise StartFailed(
             f"the checkpoint {model_path} cannot be loaded as {family.pipeline}: {_first_line(error)}"

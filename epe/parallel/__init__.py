@@ -1,22 +1,37 @@
-"""What the lane means for tensors: rows of a sequence, heads of attention, branches of guidance.
+"""What the lane means for tensors: rows of a sequence, heads of attention, branches of guidance, planes of features.
 
 The places in a model are data; each mechanism is written once.
 """
 
-from epe.parallel.attention import max_team
+from epe.parallel.attention import TeamLimits, team_limits
 from epe.parallel.guidance import predict_apart, predict_together
-from epe.parallel.plan import MODEL, CrossAttention, InputSplit, JointAttention, OutputGather, ShardPlan
+from epe.parallel.plan import (
+    MODEL,
+    CrossAttention,
+    DividedLayers,
+    InputSplit,
+    JointAttention,
+    OutputGather,
+    ShardPlan,
+)
 from epe.parallel.sequence import SequenceSharding
+from epe.parallel.tensor import ONE_PLANE, Cut, Plane, TensorSharding
 
 __all__ = [
     "MODEL",
+    "ONE_PLANE",
     "CrossAttention",
+    "Cut",
+    "DividedLayers",
     "InputSplit",
     "JointAttention",
     "OutputGather",
+    "Plane",
     "SequenceSharding",
     "ShardPlan",
-    "max_team",
+    "TeamLimits",
+    "TensorSharding",
     "predict_apart",
     "predict_together",
+    "team_limits",
 ]

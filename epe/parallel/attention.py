@@ -18,19 +18,25 @@ from epe.parallel.blocks import Attend, attend_to_all
 from epe.parallel.shares import Share
 from epe.transport.exchange import Exchange
 
+# The most ranks that share heads; None: as many as can. Of several limits the lanes may choose.
+TeamLimit = int | None
+TeamLimits = tuple[TeamLimit, ...]
 
-def max_team(attention_mode: str, ulysses_degree: int | None) -> int | None:
-    """The most ranks that share heads: 1 for `agkv`; for `ulysses` the degree, or None for as many as can."""
+
+def team_limits(attention_mode: str, ulysses_degree: int | None) -> TeamLimits:
+    """What may be chosen from: 1 for `agkv`; for `ulysses` the degree, or None; for `auto` both methods."""
     match attention_mode:
         case "agkv" if ulysses_degree is None:
-            return 1
+            return (1,)
         case "ulysses" if ulysses_degree is None or ulysses_degree >= 1:
-            return ulysses_degree
+            return (ulysses_degree,)
+        case "auto" if ulysses_degree is None:
+            return (1, None)
         case _:
             raise ValueError(f"attention_mode {attention_mode!r} has no ulysses_degree {ulysses_degree}")
 
 
-def team_size(width: int, *, num_heads: int, limit: int | None) -> int:
+def team_size(width: int, *, num_heads: int, limit: TeamLimit) -> int:
     """Ranks that share heads on a lane of `width`: its largest divisor within `limit` and the number of heads."""
     most = min(width, num_heads, limit or width)
     return next(size for size in range(most, 0, -1) if width % size == 0)
@@ -44,7 +50,7 @@ def attend_on_lane(
     *,
     shares: tuple[Share, ...],
     exchange: Exchange,
-    limit: int | None = 1,
+    limit: TeamLimit = 1,
 ) -> torch.Tensor:
     """Attention of this rank's rows to all rows: (batch, rows, heads, head dim) each, as is the result.
 

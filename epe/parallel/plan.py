@@ -1,6 +1,6 @@
-"""Where a model is sharded, as data: each family brings one `ShardPlan`.
+"""Where a model is sharded, as data: each family brings one `ShardPlan`, and `DividedLayers` for tensor parallelism.
 
-The mechanism is `sequence.SequenceSharding`.
+The mechanisms are `sequence.SequenceSharding` and `tensor.TensorSharding`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,22 @@ class ShardPlan:
     gathers: tuple[OutputGather, ...]
     attention: tuple[JointAttention | CrossAttention, ...]
     replicable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DividedLayers:
+    """Modules at `modules` whose inner features are divided among the planes of tensor parallelism.
+
+    Of the linear layers in `columns` each plane makes its features, of those in `rows` it reads them, and what the
+    planes make of them is added. Nothing else sees the features, except `norms` over all of them (RMS). `heads` names
+    the attribute that counts a module's heads, which stay whole.
+    """
+
+    modules: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    norms: tuple[str, ...] = ()
+    heads: str | None = None
 
 
 def find_modules(model: nn.Module, path: str) -> tuple[nn.Module, ...]:

@@ -15,8 +15,9 @@ import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
-from epe.parallel.attention import attend_on_lane
-from epe.parallel.blocks import attend_to_all
+from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
+from epe.parallel.blocks import Attend, attend_to_all
+from epe.parallel.choosing import Chooser
 from epe.parallel.plan import (
     CrossAttention,
     InputSplit,
@@ -34,14 +35,15 @@ from epe.transport.exchange import Exchange
 class SequenceSharding:
     """Shards one model over the lane of the moment; without one, or on a lane of one, it is diffusers' own.
 
-    `limit` bounds the ranks that share heads: 1 is AGKV, None is Ulysses with as many as there can be. Not
-    thread-safe: one forward pass at a time, as on a device thread.
+    `limits` bound the ranks that share heads: 1 is AGKV, None is Ulysses with as many as there can be; of several
+    each lane takes what takes it less time. Not thread-safe: one forward pass at a time, as on a device thread.
     """
 
-    def __init__(self, model: nn.Module, plan: ShardPlan, *, limit: int | None = 1) -> None:
+    def __init__(self, model: nn.Module, plan: ShardPlan, *, limits: TeamLimits = (1,)) -> None:
         check_seam()
         self._plan = plan
-        self._limit = limit
+        self._limits = limits
+        self._chooser = Chooser()
         self._exchange: Exchange | None = None
         # The streams of the pass that is running, by name.
         self._open: dict[str, Share] = {}
@@ -79,6 +81,8 @@ class SequenceSharding:
         model.register_forward_hook(lambda module, args, output: self._end_pass())
 
     def _end_pass(self) -> None:
+        if self._exchange is not None:
+            self._chooser.end_pass(self._exchange)
         self._open.clear()
         self._parts.clear()
 
@@ -161,9 +165,26 @@ class SequenceSharding:
                 return attend_to_all(attend, query, key, value, num_rows=share.num_rows, has_last=has_last)
             case JointAttention(streams=streams):
                 shares = tuple(self._open[stream] for stream in streams)
-                return attend_on_lane(
-                    attend, query, key, value, shares=shares, exchange=self._lane, limit=self._limit
-                )
+                return self._attend_jointly(attend, query, key, value, shares=shares)
+
+    def _attend_jointly(
+        self,
+        attend: Attend,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        shares: tuple[Share, ...],
+    ) -> torch.Tensor:
+        lane, batch, num_heads, depth = self._lane, query.shape[0], query.shape[2], query.shape[3]
+        sizes = (team_size(lane.width, num_heads=num_heads, limit=limit) for limit in self._limits)
+        return self._chooser.attend(
+            lambda size: attend_on_lane(attend, query, key, value, shares=shares, exchange=lane, limit=size),
+            sizes=tuple(dict.fromkeys(sizes)),
+            exchange=lane,
+            shape=(*(share.num_rows for share in shares), batch, num_heads, depth),
+            device=query.device,
+        )
 
 
 def _covers_keys_only(mask: torch.Tensor | None) -> bool:

@@ -6,79 +6,153 @@ All lanes of a width draw at once, so that what they cost each other is in the f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epe.families import Family
 from epe.geometry import max_width
-from epe.messages import OutputFormat, Request
+from epe.messages import OutputFormat, Request, Stage
+from epe.planning.cost_set import Size
+from epe.planning.costs import CostTable, Workload
 from epe.planning.view import MAX_LEASES, Assignment, View
+from epe.planning.work import cost_key
+
+# Lanes of a request by step; the last one goes on to its end.
+Path = tuple[tuple[int, ...], ...]
+
+# Up to so many ranks the moves of all pairs are measured; their number grows with the square.
+ALL_PAIRS = 8
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """Requests that run at the same time, each pinned to its lane."""
+    """Requests that run at the same time, each on the lanes of its path.
+
+    `measures` says what is learned: the seconds of tasks, or of moves; or nothing, where the costs are known and
+    only kernels and groups are to be used for the first time.
+    """
 
     requests: tuple[Request, ...]
-    lanes: dict[str, tuple[int, ...]]
+    paths: dict[str, Path]
+    measures: Literal["tasks", "moves", "nothing"] = "tasks"
 
 
-def program(
-    family: Family,
-    *,
-    sizes: tuple[tuple[int, int], ...],
-    widths: tuple[int, ...],
-    world: int,
-    num_steps: int,
-    num_frames: int = 1,
-    guidance_scale: float | None = None,
-) -> Iterator[Round]:
-    """A round for each size (height, width in pixels) and each lane width that it may have, small pictures first.
+class Program(Struct, frozen=True, kw_only=True):
+    """What is measured: each size (height, width in pixels) on each lane width that it may have.
 
     Videos are measured with `num_frames` frames. `guidance_scale` is that of requests which name none (None: the
     family's), so that what is usual is measured: a step with guidance is another task than one without.
     """
-    scale = family.defaults.guidance_scale if guidance_scale is None else guidance_scale
-    for height, width in sorted(sizes):
-        widest = max_width(family.num_tokens(height=height, width=width, num_frames=num_frames))
-        for lane_width in [each for each in widths if each <= widest] or [1]:
-            lanes = {
-                f"warmup-{height}x{width}-w{lane_width}-{first}": tuple(range(first, first + lane_width))
-                for first in range(0, world - lane_width + 1, lane_width)
-            }
-            yield Round(
-                requests=tuple(
-                    _request(name, (height, width, num_frames), num_steps=num_steps, guidance_scale=scale)
-                    for name in lanes
-                ),
-                lanes=lanes,
+
+    family: Family
+    sizes: tuple[tuple[int, int], ...]
+    widths: tuple[int, ...]
+    world: int
+    num_steps: int
+    num_frames: int = 1
+    guidance_scale: float | None = None
+    usual_steps: int = 20
+
+    def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
+        """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
+
+        With `use_kernels` those that are known are drawn in one step, so that no client waits for what a device
+        does at its first call.
+        """
+        for size in sorted(self.sizes):
+            for width in self._widths(size):
+                if not self._is_known(costs, size, width):
+                    yield self._round(size, width, num_steps=self.num_steps)
+                elif use_kernels:
+                    yield replace(self._round(size, width, num_steps=1), measures="nothing")
+        if self.sizes and self.world > 1 and self.family.migratable and not costs.moves.measured:
+            yield self._tour(min(self.sizes))
+
+    @property
+    def shown_sizes(self) -> tuple[Size, ...]:
+        """The sizes in the form of a cost set; a request of one has `usual_steps`."""
+        return tuple(
+            Size(
+                name=f"{width}x{height}" + (f"x{self.num_frames}" if self.num_frames > 1 else ""),
+                family=self.family.name,
+                height=height,
+                width=width,
+                num_frames=self.num_frames,
+                num_steps=self.usual_steps,
+                conditions=self.family.num_conditions(self._scale),
             )
+            for height, width in sorted(self.sizes)
+        )
+
+    @property
+    def _scale(self) -> float:
+        return self.family.defaults.guidance_scale if self.guidance_scale is None else self.guidance_scale
+
+    def _widths(self, size: tuple[int, int]) -> list[int]:
+        widest = max_width(self._workload(size).tokens)
+        return [width for width in self.widths if width <= widest] or [1]
+
+    def _workload(self, size: tuple[int, int]) -> Workload:
+        height, width = size
+        tokens = self.family.num_tokens(height=height, width=width, num_frames=self.num_frames)
+        return Workload(tokens=tokens, conditions=self.family.num_conditions(self._scale))
+
+    def _is_known(self, costs: CostTable, size: tuple[int, int], width: int) -> bool:
+        tasks = ((Stage.ENCODE, 1), (Stage.DENOISE, width), (Stage.DECODE, 1))
+        return all(cost_key(self._workload(size), *task) in costs.measured for task in tasks)
+
+    def _round(self, size: tuple[int, int], lane_width: int, *, num_steps: int) -> Round:
+        height, width = size
+        paths: dict[str, Path] = {
+            f"warmup-{height}x{width}-w{lane_width}-{first}": (tuple(range(first, first + lane_width)),)
+            for first in range(0, self.world - lane_width + 1, lane_width)
+        }
+        requests = tuple(self._request(name, size, num_steps=num_steps) for name in paths)
+        return Round(requests=requests, paths=paths)
+
+    def _tour(self, size: tuple[int, int]) -> Round:
+        """One request that passes from rank to rank, alone in the world."""
+        path = tuple((rank,) for rank in tour(self.world)[: self.family.max_steps])
+        request = self._request("warmup-moves", size, num_steps=len(path))
+        return Round(requests=(request,), paths={request.id: path}, measures="moves")
+
+    def _request(self, name: str, size: tuple[int, int], *, num_steps: int) -> Request:
+        height, width = size
+        return Request(
+            id=name,
+            prompt="a red cube on a white table",
+            height=height,
+            width=width,
+            num_frames=self.num_frames,
+            num_steps=max(num_steps, self.family.min_steps),
+            guidance_scale=self._scale,
+            seed=0,
+            # What is usual for pictures. A video's encoder may be missing, and takes long.
+            output_format=OutputFormat.PNG if self.family.makes == "picture" else OutputFormat.RAW,
+        )
 
 
-def _request(name: str, size: tuple[int, int, int], *, num_steps: int, guidance_scale: float) -> Request:
-    height, width, num_frames = size
-    return Request(
-        id=name,
-        prompt="a red cube on a white table",
-        height=height,
-        width=width,
-        num_frames=num_frames,
-        num_steps=num_steps,
-        guidance_scale=guidance_scale,
-        seed=0,
-        output_format=OutputFormat.RAW,
-    )
+def tour(world: int) -> list[int]:
+    """Ranks in an order in which every ordered pair comes once; of many ranks only pairs that are far from each
+    other, since all would take too long."""
+    if world > ALL_PAIRS:
+        return [rank for first in range(world) for rank in (first, (first + world // 2) % world)]
+    pairs = ((first, second) for first in range(world) for second in range(first + 1, world))
+    return [rank for pair in pairs for rank in pair] + [0]
 
 
 class Pinned:
-    """The policy of a round: every request on its own lane, one step a lease, so that each is a sample."""
+    """The policy of a round: every request on the lanes of its path, one step a lease, so that each is a sample."""
 
-    def __init__(self, lanes: dict[str, tuple[int, ...]]) -> None:
-        self.lanes = lanes
+    def __init__(self, paths: dict[str, Path]) -> None:
+        self.paths = paths
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
         plan = []
         for trajectory in view.trajectories:
-            lane = self.lanes[trajectory.request_id]
+            path = self.paths[trajectory.request_id]
+            lane = path[min(trajectory.step, len(path) - 1)]
             ranks = lane if trajectory.stage == "denoise" else lane[:1]
             if trajectory.num_leases < MAX_LEASES and view.open_ranks.issuperset(ranks):
                 steps = 1 if trajectory.stage == "denoise" else 0

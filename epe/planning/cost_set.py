@@ -252,7 +252,7 @@ def _task_of(costs: CostTable, key: CostKey) -> TaskCost:
         batch=key.batch,
         conditions=key.conditions,
         model=key.model,
-        seconds=costs.seconds(key),
+        seconds=costs.usual_s(key),
         p90_s=costs.safe_s(key),
         peak_bytes=costs.memory.peaks.get(key),
     )

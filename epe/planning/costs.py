@@ -5,16 +5,18 @@ A correction belongs to one exact key: a size that was never seen inherits none.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 from types import MappingProxyType
 
 from msgspec import Struct
 
 from epe.geometry import max_width
+from epe.messages import Stage
 from epe.planning.correction import Correction, quantile
-from epe.planning.fitting import Basis, CostKey, Fit, Lines
+from epe.planning.fitting import REACH, Basis, CostKey, Fit, Lines
 from epe.planning.memory import Memory
 from epe.planning.moves import Migration, Moves, Pair
 
@@ -24,18 +26,26 @@ __all__ = ["Basis", "CostKey", "CostTable", "Fit", "Migration", "Workload"]
 class Workload(Struct, frozen=True, kw_only=True):
     """The size of a request's tasks: picture tokens of one sequence, guidance branches, bytes of state.
 
-    `model` is empty where a world has one model; it parts equal sizes of several.
+    `model` is empty where a world has one model; it parts equal sizes of several. Lanes of the widths in `barred` have
+    not the memory for its steps.
     """
 
     tokens: int
     conditions: int
     state_bytes: int = 0
     model: str = ""
+    barred: tuple[int, ...] = ()
 
     @property
     def max_width(self) -> int:
         """The widest lane on which every rank keeps enough rows for exact bits."""
         return max_width(self.tokens)
+
+    def widths(self, allowed: Iterable[int], *, limit: int) -> tuple[int, ...]:
+        """The allowed widths that its steps can have on `limit` ranks, ascending; if there is none, the narrowest
+        that they can have at all."""
+        possible = tuple(width for width in allowed if width <= self.max_width and width not in self.barred)
+        return tuple(width for width in possible if width <= limit) or possible[:1] or (1,)
 
 
 class CostTable:
@@ -63,6 +73,8 @@ class CostTable:
         self._samples: dict[CostKey, list[float]] = defaultdict(list)
         self._lines = Lines()
         self._fits: dict[CostKey, Fit] = {}
+        # Grows with every change, so that what was made of the table can be kept until then.
+        self.edition = 0
         for key, seconds in (measured or {}).items():
             self.enter(key, seconds)
 
@@ -78,6 +90,7 @@ class CostTable:
             self._spreads[key] = spread
             self._lines.enter(key, seconds)
             self._fits.clear()
+            self.edition += 1
 
     def record(self, key: CostKey, seconds: float) -> None:
         """Collect a warm-up sample."""
@@ -103,11 +116,17 @@ class CostTable:
             if correction is None:
                 correction = self._corrections[key] = Correction(spread=self._spreads[key])
             correction.observe(seconds / self._measured[key])
+            self.edition += 1
 
     def seconds(self, key: CostKey) -> float:
         """The expected seconds of a task."""
         correction = self._corrections.get(key)
         return self.fit(key).seconds * (correction.factor if correction else 1.0)
+
+    def usual_s(self, key: CostKey) -> float:
+        """The median seconds of the last tasks: for whoever plans later, when what slows them down now has passed."""
+        correction = self._corrections.get(key)
+        return self.fit(key).seconds * (correction.median if correction else 1.0)
 
     def safe_s(self, key: CostKey) -> float:
         """The seconds that nine of ten such tasks take at most; where too few were seen, those that are expected."""
@@ -127,6 +146,11 @@ class CostTable:
     def guesses(self, key: CostKey) -> bool:
         """Whether no task of this kind was measured yet, so that `seconds` may be far from the truth."""
         return not self._lines.knows(key.stage, key.model)
+
+    def reach(self, stage: Stage) -> tuple[int, int]:
+        """The fewest and most tokens for which no task of this stage is extrapolated; (0, 0) if none was measured."""
+        tokens = [key.tokens for key in self._measured if key.stage is stage]
+        return (math.ceil(min(tokens) / REACH), int(max(tokens) * REACH)) if tokens else (0, 0)
 
     def fits(self, key: CostKey) -> bool:
         """Whether a rank has the memory for a task, as far as is known."""

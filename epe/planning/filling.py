@@ -12,21 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epe.messages import Stage
-from epe.planning.costs import CostTable
+from epe.planning.pace import Pace
 from epe.planning.view import TrajectoryView
-from epe.planning.work import cost_key
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One width for what is left of a request: seconds that its steps take, and rank-seconds that they use."""
+    """One width for what is left of a request: seconds that it takes, and rank-seconds that it uses."""
 
     width: int
     seconds: float
-
-    @property
-    def rank_seconds(self) -> float:
-        return self.width * self.seconds
+    rank_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +35,30 @@ class Job:
     options: tuple[Option, ...]
 
     @property
-    def hopeless(self) -> bool:
-        """Late even at its fastest width on an idle world."""
-        return not self.options or self.start_s + self.options[-1].seconds > self.end_s
+    def rank_seconds(self) -> float:
+        """What it takes at least."""
+        return self.options[0].rank_seconds
 
 
 def job_of(
-    trajectory: TrajectoryView, costs: CostTable, *, widths: Sequence[int], now_s: float, guard_s: float = 0.0
+    trajectory: TrajectoryView, pace: Pace, *, now_s: float, guard_s: float = 0.0, width: int | None = None
 ) -> Job:
-    """The window in which the steps of a request must run: after its leases and its encode, before its decode."""
+    """The window in which the steps of a request must run: after its leases and its encode, before its decode; or
+    the window of the decode, if only that is left. `width`: the only one that its steps may have."""
     start_s = max(now_s, trajectory.ready_s)
     end_s = trajectory.deadline_s if trajectory.deadline_s is not None else float("inf")
-    if trajectory.stage is Stage.ENCODE:
-        start_s += costs.seconds(cost_key(trajectory.workload, Stage.ENCODE, 1))
-    end_s -= costs.seconds(cost_key(trajectory.workload, Stage.DECODE, 1)) + guard_s
-    steps = 0 if trajectory.stage is Stage.DECODE else trajectory.num_steps - trajectory.step
-    options = [
-        Option(width, steps * costs.seconds(cost_key(trajectory.workload, Stage.DENOISE, width)))
-        for width in widths
-    ]
-    return Job(trajectory, start_s, end_s, tuple(useful(options)))
-
-
-def useful(options: list[Option]) -> list[Option]:
-    """Those that no other beats in both seconds and rank-seconds, cheapest first (so fastest last)."""
-    kept: list[Option] = []
-    for option in sorted(options, key=lambda option: (option.rank_seconds, option.seconds)):
-        if not kept or option.seconds < kept[-1].seconds:
-            kept.append(option)
-    return kept
+    tasks, ladder = 1, pace.decode
+    if trajectory.stage is not Stage.DECODE:
+        start_s += pace.encode_s if trajectory.stage is Stage.ENCODE else 0.0
+        end_s -= pace.decode_s
+        tasks, ladder = trajectory.num_steps - trajectory.step, pace.cheapest
+        if width is not None:
+            ladder = ((width, pace.step_s[width]),)
+    # The guard counts only as far as it leaves the deadline reachable: a short deadline is not hopeless because a
+    # guard is long.
+    end_s -= min(guard_s, max(0.0, (end_s - start_s - tasks * ladder[-1][1]) / 2))
+    options = tuple(Option(width, tasks * each_s, width * tasks * each_s) for width, each_s in ladder)
+    return Job(trajectory, start_s, end_s, options)
 
 
 class Grid:
@@ -89,19 +80,21 @@ class Grid:
 
     def take(self, job: Job, option: Option) -> list[float] | None:
         """Rank-seconds of each slot that the job would use at this width; None if it would end late."""
+        starts, start_s, end_s, width = self.starts, job.start_s, job.end_s, option.width
         needed = option.rank_seconds
+        if needed > width * (end_s - start_s) + 1e-9:
+            return None
         used = [0.0] * len(self.free)
         for slot, free in enumerate(self.free):
-            start_s = max(self.starts[slot], job.start_s)
-            length = min(self.starts[slot + 1], job.end_s) - start_s
-            if length <= 0:
-                if start_s >= job.end_s:
-                    break
-                continue
-            used[slot] = min(needed, free, option.width * length)
-            needed -= used[slot]
-            if needed <= 1e-9:
-                return used
+            begin_s = max(starts[slot], start_s)
+            if begin_s >= end_s:
+                return None
+            length = min(starts[slot + 1], end_s) - begin_s
+            if length > 0:
+                used[slot] = taken = min(needed, free, width * length)
+                needed -= taken
+                if needed <= 1e-9:
+                    return used
         return None
 
     def use(self, used: list[float]) -> None:
@@ -114,24 +107,26 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """The requests that can be in time together with the width that each needs, most urgent first, and
-    those that were given up."""
+class Kept:
+    """A request that can be in time with the others that are kept, at the width of `option`."""
 
-    kept: tuple[tuple[Job, Option], ...]
-    given_up: tuple[Job, ...]
+    job: Job
+    option: Option
+    used: list[float]
 
 
-def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> Filled:
-    """Fill the deadlines of `jobs` (in deadline order) into the world."""
-    hopeful = [job for job in jobs if not job.hopeless]
-    grid = Grid(num_ranks, now_s=now_s, horizon_s=max((job.end_s for job in hopeful), default=now_s))
-    kept: list[_Kept] = []
+def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> tuple[list[Kept], list[Job]]:
+    """Fill the deadlines of `jobs` (in deadline order) into the world: those that can be in time together, most
+    urgent first, and those that are given up."""
+    grid = Grid(num_ranks, now_s=now_s, horizon_s=max((job.end_s for job in jobs), default=now_s))
+    kept: list[Kept] = []
     given_up: list[Job] = []
-    for job in hopeful:
-        if (fits := _fit(grid, job)) is None and (victim := _costliest(kept, job)) is not None:
+    for job in jobs:
+        fits = _fit(grid, job)
+        if fits is None and (victim := _costliest(kept, job)) is not None:
             grid.give_back(victim.used)
-            if (fits := _fit(grid, job)) is None:
+            fits = _fit(grid, job)
+            if fits is None:
                 grid.use(victim.used)
             else:
                 kept.remove(victim)
@@ -141,28 +136,20 @@ def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> Filled:
         else:
             grid.use(fits.used)
             kept.append(fits)
-    hopeless = [job for job in jobs if job.hopeless]
-    return Filled(tuple((each.job, each.option) for each in kept), (*given_up, *hopeless))
+    return kept, given_up
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    job: Job
-    option: Option
-    used: list[float]
-
-
-def _fit(grid: Grid, job: Job) -> _Kept | None:
+def _fit(grid: Grid, job: Job) -> Kept | None:
     """The cheapest width at which the job still ends in time."""
     for option in job.options:
         if (used := grid.take(job, option)) is not None:
-            return _Kept(job, option, used)
+            return Kept(job, option, used)
     return None
 
 
-def _costliest(kept: Sequence[_Kept], job: Job) -> _Kept | None:
+def _costliest(kept: Sequence[Kept], job: Job) -> Kept | None:
     """The kept job that would free most, if that is more than what giving up `job` itself would."""
-    costliest = max(kept, key=lambda each: each.job.options[0].rank_seconds, default=None)
-    if costliest is None or costliest.job.options[0].rank_seconds <= job.options[0].rank_seconds:
+    costliest = max(kept, key=lambda each: each.job.rank_seconds, default=None)
+    if costliest is None or costliest.job.rank_seconds <= job.rank_seconds:
         return None
     return costliest

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from epe.planning.costs import CostTable
 from epe.planning.view import TrajectoryView, View
@@ -12,15 +11,17 @@ from epe.planning.work import remaining_s
 
 def play(free_s: Iterable[float], jobs: Iterable[tuple[int, float]]) -> list[float]:
     """Finish times of `(width, seconds)` jobs that start in order, each on the ranks that are free first."""
+    return list(played(free_s, jobs))
+
+
+def played(free_s: Iterable[float], jobs: Iterable[tuple[int, float]]) -> Iterator[float]:
+    """`play`, one job at a time, for whoever may stop early."""
     free = sorted(free_s)
-    finishes = []
     for width, seconds in jobs:
-        taken = [heapq.heappop(free) for _ in range(min(width, len(free)))]
-        finish = max(taken) + seconds
-        finishes.append(finish)
-        for _ in taken:
-            heapq.heappush(free, finish)
-    return finishes
+        finish = free[min(width, len(free)) - 1] + seconds
+        free[:width] = [finish] * min(width, len(free))
+        free.sort()
+        yield finish
 
 
 def fastest_width(costs: CostTable, trajectory: TrajectoryView, widths: tuple[int, ...]) -> int:

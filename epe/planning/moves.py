@@ -82,18 +82,22 @@ class Moves:
     def _seconds(self, state_bytes: int, pair: Pair | None) -> float:
         if pair in self.measured:
             points = sorted((known, self.corrected(pair, known)) for known in self.measured[pair])
-            return _at(points, state_bytes)
+            return _at(points, state_bytes, bytes_per_s=self.assumed.bytes_per_s)
         if self.measured:
             return median(self.seconds(state_bytes, known) for known in self.measured)
         return self.assumed.seconds(state_bytes)
 
 
-def _at(points: list[tuple[int, float]], state_bytes: int) -> float:
-    """On straight lines between the points; beyond them, the same for less and in proportion for more."""
+def _at(points: list[tuple[int, float]], state_bytes: int, *, bytes_per_s: float) -> float:
+    """On straight lines between the points. Less costs no less than the smallest point; more goes on as the last two
+    points do, or from a single one at `bytes_per_s`."""
     for (b0, s0), (b1, s1) in pairwise(points):
         if b0 <= state_bytes <= b1:
             return s0 + (s1 - s0) * (state_bytes - b0) / (b1 - b0)
-    least, most = points[0], points[-1]
-    if state_bytes <= least[0]:
-        return least[1]
-    return most[1] * state_bytes / most[0] if most[0] else most[1]
+    if state_bytes <= points[0][0]:
+        return points[0][1]
+    last_bytes, last_s = points[-1]
+    slope = 1 / bytes_per_s
+    if len(points) > 1:
+        slope = max(0.0, (last_s - points[-2][1]) / (last_bytes - points[-2][0]))
+    return last_s + (state_bytes - last_bytes) * slope

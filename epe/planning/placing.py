@@ -2,103 +2,177 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from epe.messages import Stage
+from epe.planning.giving import BRISK_EFFICIENCY, Layout
+from epe.planning.pace import Pace, Paces
 from epe.planning.settings import ElasticSettings
-from epe.planning.sharing import Layout, options
 from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View
-from epe.planning.work import cost_key, steps_for
+from epe.planning.work import steps_for
 
-Lanes = list[tuple[TrajectoryView, tuple[int, ...]]]
+Lane = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Ranks of a lane that are open while others of it are still at work, until `until_s`."""
+    """Open ranks that someone waits on until `until_s`, and who: they run what ends before."""
 
-    trajectory: TrajectoryView
-    ranks: tuple[int, ...]
+    ranks: Lane
     until_s: float
+    trajectory: TrajectoryView | None = None
 
 
-def placed(view: View, layout: Layout) -> Lanes:
-    """Ranks for the widths of a layout: a lane that keeps its width keeps its ranks; the others take ranks
-    that hold their state, then those that are free first."""
-    free = {rank.rank: rank.free_s for rank in view.ranks}
-    lanes: dict[str, tuple[int, ...]] = {}
-    for trajectory, width in layout:
-        if len(trajectory.lane) == width and free.keys() >= set(trajectory.lane):
-            lanes[trajectory.request_id] = trajectory.lane
-            for rank in trajectory.lane:
-                del free[rank]
-    for trajectory, width in layout:
-        if trajectory.request_id not in lanes:
-            holders = set(trajectory.holders)
-            nearest = sorted(free, key=lambda rank: (rank not in holders, free[rank], rank))[:width]
-            lanes[trajectory.request_id] = tuple(sorted(nearest))
-            for rank in nearest:
-                del free[rank]
-    return [(trajectory, lanes[trajectory.request_id]) for trajectory, _ in layout]
+class Placing:
+    """Mutable, lives for one plan. `free_s` has when each rank that is in no lane yet will be free."""
 
+    def __init__(self, view: View, paces: Paces, settings: ElasticSettings) -> None:
+        self.view = view
+        self.paces = paces
+        self.settings = settings
+        self.soon_s = view.now_s + view.look_ahead_s
+        self.open_ranks = view.open_ranks
+        self.free_s = {rank.rank: rank.free_s for rank in view.ranks}
+        self._until_s = dict(self.free_s)
+        self.plan: list[Assignment] = []
 
-def started(
-    view: View, lanes: Lanes, others: Sequence[TrajectoryView], *, settings: ElasticSettings
-) -> Iterator[Assignment]:
-    """The lanes that can start now; ranks that must wait for the rest of their lane run what ends before."""
-    open_ranks = view.open_ranks
-    free_s = {rank.rank: rank.free_s for rank in view.ranks}
-    holds = []
-    for trajectory, ranks in lanes:
-        if trajectory.num_leases >= MAX_LEASES:
-            continue
-        if open_ranks.issuperset(ranks):
-            yield assignment(view, trajectory, ranks, settings=settings)
-        elif waiting := tuple(rank for rank in ranks if rank in open_ranks):
-            until_s = max(free_s[rank] for rank in ranks)
-            holds.append(Hold(trajectory, waiting, until_s))
-    yield from _backfilled(view, holds, others, settings=settings)
+    def run(self, layout: Layout, others: Sequence[TrajectoryView]) -> tuple[Assignment, ...]:
+        """The leases of a layout that can be sent now. Ranks that must wait for the rest of their lane, and those
+        that nobody wanted, run what ends before they are needed: the next task of who waits, else of `others`."""
+        holds = [
+            hold
+            for trajectory, lane in self._lanes(layout)
+            if (hold := self._start(trajectory, lane)) is not None
+        ]
+        unwanted = tuple(rank for rank in self.free_s if rank in self.open_ranks)
+        self._backfill([*holds, Hold(unwanted, float("inf"))], others)
+        return tuple(self.plan)
 
+    # --- which ranks ---
 
-def assignment(
-    view: View, trajectory: TrajectoryView, ranks: tuple[int, ...], *, settings: ElasticSettings
-) -> Assignment:
-    """The next lease of a request on these ranks, as long as a pulse."""
-    num_steps = steps_for(
-        view.costs, trajectory, len(ranks), pulse_s=settings.pulse_s, pulse_steps=settings.pulse_steps
-    )
-    return Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=num_steps)
+    def _lanes(self, layout: Layout) -> list[tuple[TrajectoryView, Lane]]:
+        """Most important first: a lane that keeps its width keeps its ranks, the others choose."""
+        lanes = []
+        kept = [(t.request_id, t.lane) for t, width in layout if len(t.lane) == width]
+        for trajectory, width in layout:
+            lane = trajectory.lane
+            if len(lane) != width or any(rank not in self.free_s for rank in lane):
+                others = {rank for name, ranks in kept for rank in ranks if name != trajectory.request_id}
+                lane = self._nearest(trajectory, width, others)
+            lanes.append((trajectory, self._take(lane)))
+        return lanes
 
+    def _take(self, lane: Lane) -> Lane:
+        for rank in lane:
+            del self.free_s[rank]
+        return lane
 
-def _backfilled(
-    view: View, holds: Iterable[Hold], others: Sequence[TrajectoryView], *, settings: ElasticSettings
-) -> Iterator[Assignment]:
-    """For each hold, the held request itself on the ranks that are there, else the first other that fits."""
-    idle = [trajectory for trajectory in others if trajectory.num_leases == 0]
-    for hold in holds:
-        ranks = list(hold.ranks)
-        own = [hold.trajectory] if hold.trajectory.num_leases == 0 else []
-        for trajectory in (*own, *idle):
-            width = _widest(view, trajectory, len(ranks), hold.until_s, settings=settings)
-            if width:
-                yield assignment(view, trajectory, tuple(ranks[:width]), settings=settings)
-                ranks = ranks[width:]
-                idle = [other for other in idle if other is not trajectory]
-            if not ranks:
-                break
+    def _nearest(self, trajectory: TrajectoryView, width: int, others: set[int]) -> Lane:
+        """Ranks that are free when the request is, first of all those that hold its state, and rather those that are
+        in no lane of `others`, then those that are free first; fewer than `width` if it would be late by waiting for
+        the last of them."""
+        begin_s = max(self.soon_s, trajectory.ready_s)
+        free_s, holders = self.free_s, trajectory.holders
 
+        def distance(rank: int) -> tuple[float, bool, bool, float, int]:
+            wait_s = max(0.0, free_s[rank] - begin_s)
+            return (wait_s, rank not in holders, rank in others, free_s[rank], rank)
 
-def _widest(
-    view: View, trajectory: TrajectoryView, limit: int, until_s: float, *, settings: ElasticSettings
-) -> int:
-    """The widest lane of at most `limit` ranks on which the next lease ends in time; 0 if there is none."""
-    for width in reversed(options(trajectory, settings, limit)):
-        if width > limit:
-            continue
-        steps = steps_for(
-            view.costs, trajectory, width, pulse_s=settings.pulse_s, pulse_steps=settings.pulse_steps
+        order = sorted(free_s, key=distance)
+        if trajectory.deadline_s is not None:
+            width = self._timely(trajectory, width, [max(begin_s, free_s[rank]) for rank in order])
+        return tuple(sorted(order[:width]))
+
+    def _timely(self, trajectory: TrajectoryView, width: int, ready_s: list[float]) -> int:
+        """The widest lane that ends in time, at most `width`; if there is none, the one that ends first."""
+        pace = self.paces.of(trajectory)
+        assert trajectory.deadline_s is not None
+        best, best_s = width, float("inf")
+        for each in reversed(self.settings.options(trajectory, pace)):
+            if each <= min(width, len(ready_s)):
+                end_s = ready_s[each - 1] + pace.remaining_s(trajectory, each)
+                if end_s <= trajectory.deadline_s:
+                    return each
+                if end_s < best_s:
+                    best, best_s = each, end_s
+        return best
+
+    # --- what starts ---
+
+    def _start(self, trajectory: TrajectoryView, lane: Lane) -> Hold | None:
+        """Send the next lease if its ranks and its request are about to be free; else, or if the next task is narrower
+        than the lane, hold the ranks of the lane that are open."""
+        waiting = tuple(rank for rank in lane if rank in self.open_ranks)
+        task = self._task_ranks(trajectory, lane)
+        may_start = trajectory.num_leases < MAX_LEASES and trajectory.ready_s <= self.soon_s
+        if may_start and task and all(rank in self.open_ranks for rank in task):
+            end_s = self._send(trajectory, task)
+            rest = tuple(rank for rank in waiting if rank not in task)
+            return Hold(rest, end_s) if rest else None
+        until_s = max([trajectory.ready_s, *(self._until_s[rank] for rank in lane)])
+        return Hold(waiting, until_s, trajectory) if waiting else None
+
+    def _task_ranks(self, trajectory: TrajectoryView, lane: Lane) -> Lane:
+        """The ranks of a lane that the next task takes: those that are free first."""
+        if trajectory.stage is Stage.DENOISE:
+            return lane
+        ladder = self.paces.of(trajectory).ladder(trajectory.stage)
+        width = max((width for width, _ in ladder if width <= len(lane)), default=1)
+        holders, now_s = trajectory.holders, self.view.now_s
+        first = sorted(lane, key=lambda rank: (max(now_s, self._until_s[rank]), rank not in holders, rank))
+        return tuple(sorted(first[:width]))
+
+    def _send(self, trajectory: TrajectoryView, ranks: Lane) -> float:
+        """When the lease is expected to end."""
+        num_steps = self._num_steps(trajectory, len(ranks))
+        self.plan.append(Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=num_steps))
+        begin_s = max([self.view.now_s, trajectory.ready_s, *(self._until_s[rank] for rank in ranks)])
+        return begin_s + self._lease_s(trajectory, len(ranks), num_steps)
+
+    def _num_steps(self, trajectory: TrajectoryView, width: int) -> int:
+        settings = self.settings
+        return steps_for(
+            self.view.costs, trajectory, width, pulse_s=settings.pulse_s, pulse_steps=settings.pulse_steps
         )
-        seconds = view.costs.seconds(cost_key(trajectory.workload, trajectory.stage, width))
-        if view.now_s + seconds * max(1, steps) <= until_s:
-            return width
-    return 0
+
+    def _lease_s(self, trajectory: TrajectoryView, width: int, num_steps: int) -> float:
+        pace = self.paces.of(trajectory)
+        if trajectory.stage is Stage.DENOISE:
+            return num_steps * pace.step_s[width]
+        return dict(pace.ladder(trajectory.stage))[width]
+
+    # --- what fills ---
+
+    def _backfill(self, holds: Sequence[Hold], others: Sequence[TrajectoryView]) -> None:
+        idle = [trajectory for trajectory in others if trajectory.num_leases == 0]
+        sent = {assignment.request_id for assignment in self.plan}
+        for hold in holds:
+            ranks = hold.ranks
+            own = [hold.trajectory] if hold.trajectory is not None and not hold.trajectory.num_leases else []
+            for trajectory in (*own, *idle):
+                if not ranks:
+                    break
+                if trajectory.request_id in sent:
+                    continue
+                if width := self._fitting(trajectory, len(ranks), hold.until_s):
+                    self._send(trajectory, ranks[:width])
+                    sent.add(trajectory.request_id)
+                    ranks = ranks[width:]
+
+    def _fitting(self, trajectory: TrajectoryView, limit: int, until_s: float) -> int:
+        """The widest lane of at most `limit` ranks on which the next lease ends in time; 0 if there is none."""
+        pace = self.paces.of(trajectory)
+        if trajectory.stage is Stage.ENCODE:
+            possible = tuple(width for width, _ in pace.encode)
+        else:
+            possible = self.settings.options(trajectory, pace)
+        for width in reversed(possible):
+            if width <= limit and self._worthy(trajectory, pace, width):
+                seconds = self._lease_s(trajectory, width, self._num_steps(trajectory, width))
+                if self.view.now_s + seconds <= until_s:
+                    return width
+        return 0
+
+    def _worthy(self, trajectory: TrajectoryView, pace: Pace, width: int) -> bool:
+        return width == pace.widths[0] or pace.efficiency_of(trajectory.stage, width) >= BRISK_EFFICIENCY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from epe.config.checks import POLICIES
+from epe.config.policy_keys import POLICIES
 from epe.config.stage import Scheduler
 from epe.errors import BadSetting
 from epe.planning.elastic import Elastic, ElasticSettings
@@ -26,7 +26,7 @@ def make_policy(scheduler: Scheduler, *, widths: tuple[int, ...]) -> Policy:
         case "elastic":
             return Elastic(elastic_settings(scheduler, widths=widths))
         case "static_cp":
-            return StaticCp(pulse_s=pulse_s, pulse_steps=scheduler.pulse_steps)
+            return StaticCp(widths=widths, pulse_s=pulse_s, pulse_steps=scheduler.pulse_steps)
         case "static_dp":
             return StaticDp(pulse_s=pulse_s, pulse_steps=scheduler.pulse_steps)
         case "throughput":

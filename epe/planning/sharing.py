@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from epe.messages import Stage
 from epe.planning.forecast import fastest_width, play
+from epe.planning.giving import Layout
 from epe.planning.settings import ElasticSettings
 from epe.planning.view import TrajectoryView, View
 from epe.planning.work import remaining_s
-
-# Requests with the widths that they shall run at, most important first.
-Layout = tuple[tuple[TrajectoryView, int], ...]
 
 
 def options(trajectory: TrajectoryView, settings: ElasticSettings, num_ranks: int) -> tuple[int, ...]:
@@ -22,8 +20,7 @@ def options(trajectory: TrajectoryView, settings: ElasticSettings, num_ranks: in
     cut_off = settings.switch_allowed_until_step
     if cut_off is not None and trajectory.step >= cut_off and trajectory.step > 0:
         return (len(trajectory.lane),)
-    limit = min(num_ranks, trajectory.workload.max_width)
-    return tuple(width for width in settings.widths if width <= limit) or (1,)
+    return trajectory.workload.widths(settings.widths, limit=num_ranks)
 
 
 def share(

@@ -20,7 +20,8 @@ class Speed:
         self._costs = costs
         self._workload = workload
         self._task_s: dict[tuple[Stage, int], float] = {}
-        self.widths = tuple(width for width in widths if width <= workload.max_width) or (1,)
+        self._step_s: dict[int, float] = {}
+        self.widths = workload.widths(widths, limit=max(widths))
         self.guessed = costs.guesses(cost_key(workload, Stage.DENOISE, 1))
         self.encode_s = self.task_s(Stage.ENCODE, 1)
         self.decode_s = self.task_s(Stage.DECODE, 1)
@@ -34,7 +35,10 @@ class Speed:
 
     def step_s(self, width: int) -> float:
         """Seconds of one step."""
-        return self.task_s(Stage.DENOISE, width)
+        seconds = self._step_s.get(width)
+        if seconds is None:
+            seconds = self._step_s[width] = self.task_s(Stage.DENOISE, width)
+        return seconds
 
     def task_s(self, stage: Stage, width: int) -> float:
         """Seconds of a task; also at a width that is not allowed (a lane that another policy left behind)."""
@@ -55,13 +59,12 @@ class Speed:
 
     def remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
         """Seconds until the decoded picture when all steps that are left run at `width`."""
-        match trajectory.stage:
-            case Stage.ENCODE:
-                return self.encode_s + trajectory.num_steps * self.step_s(width) + self.decode_s
-            case Stage.DENOISE:
-                return (trajectory.num_steps - trajectory.step) * self.step_s(width) + self.decode_s
-            case _:
-                return self.decode_s
+        stage = trajectory.stage
+        if stage is Stage.DENOISE:
+            return (trajectory.num_steps - trajectory.step) * self.step_s(width) + self.decode_s
+        if stage is Stage.ENCODE:
+            return self.encode_s + trajectory.num_steps * self.step_s(width) + self.decode_s
+        return self.decode_s
 
     def best_s(self, trajectory: TrajectoryView) -> float:
         """Seconds until the decoded picture at the fastest width."""

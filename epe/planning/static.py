@@ -9,9 +9,10 @@ from epe.planning.work import steps_for
 
 
 class StaticCp:
-    """One request at a time, its steps over the whole world."""
+    """One request at a time, its steps over the widest lane that is allowed and that its size can have."""
 
-    def __init__(self, *, pulse_s: float, pulse_steps: int) -> None:
+    def __init__(self, *, widths: tuple[int, ...], pulse_s: float, pulse_steps: int) -> None:
+        self.widths = widths
         self.pulse_s = pulse_s
         self.pulse_steps = pulse_steps
 
@@ -23,7 +24,8 @@ class StaticCp:
             return ()
         trajectory = begun[0]
         world = tuple(rank.rank for rank in view.ranks)
-        width = trajectory.workload.max_width if trajectory.stage is Stage.DENOISE else 1
+        widths = trajectory.workload.widths(self.widths, limit=len(world))
+        width = widths[-1] if trajectory.stage is Stage.DENOISE else 1
         ranks = world[:width]
         if not view.open_ranks.issuperset(ranks):
             return ()

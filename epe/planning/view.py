@@ -109,9 +109,13 @@ def fault_among(
     open_ranks: frozenset[int],
 ) -> str | None:
     """`fault_of` for whoever keeps the trajectories by their ids already."""
+    if not isinstance(plan, tuple):
+        return f"a plan is a tuple of assignments, not {plan!r}"
     taken: set[int] = set()
     seen: set[str] = set()
     for assignment in plan:
+        if fault := _form_fault(assignment):
+            return fault
         trajectory = trajectories.get(assignment.request_id)
         if trajectory is None or assignment.request_id in seen:
             return f"request {assignment.request_id!r} is not waiting for a lease, or is planned twice"
@@ -119,6 +123,20 @@ def fault_among(
             return f"request {assignment.request_id!r}: {fault}"
         taken.update(assignment.ranks)
         seen.add(assignment.request_id)
+    return None
+
+
+def _form_fault(assignment: object) -> str | None:
+    """A user's policy may put anything into a plan; what has the wrong type would be met in the middle of a lease."""
+    if not isinstance(assignment, Assignment):
+        return f"a plan holds assignments, not {assignment!r}"
+    name, ranks, num_steps = assignment.request_id, assignment.ranks, assignment.num_steps
+    if not isinstance(name, str):
+        return f"request_id: {name!r} is not a string"
+    if not isinstance(ranks, tuple) or not all(isinstance(rank, int) for rank in ranks):
+        return f"request {name!r}: ranks: {ranks!r} is not a tuple of whole numbers"
+    if not isinstance(num_steps, int):
+        return f"request {name!r}: num_steps: {num_steps!r} is not a whole number"
     return None
 
 
@@ -138,6 +156,8 @@ def _lease_fault(
             f"a lane of {len(ranks)} ranks is too wide for its {trajectory.workload.tokens} tokens; "
             f"at most {trajectory.workload.max_width} can share them"
         )
+    if trajectory.stage is Stage.DENOISE and len(ranks) in trajectory.workload.barred:
+        return f"its steps do not fit into the memory of a lane of {len(ranks)} ranks"
     if trajectory.num_leases >= MAX_LEASES:
         return f"it already has {MAX_LEASES} leases"
     if trajectory.stage is Stage.DENOISE and not 1 <= assignment.num_steps <= remaining:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from epe.messages import Split, Stage
-from epe.planning.costs import CostKey, CostTable, Workload
+from epe.planning.costs import Basis, CostKey, CostTable, Workload
 from epe.planning.view import TrajectoryView
 
 
@@ -13,6 +15,39 @@ def cost_key(workload: Workload, stage: Stage, width: int) -> CostKey:
     return CostKey(
         stage=stage, tokens=workload.tokens, width=width, conditions=conditions, model=workload.model
     )
+
+
+# Best first.
+_BASES = tuple(Basis)
+
+
+def basis_of(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> Basis:
+    """What times of this workload rest on: the weakest basis of its tasks, at any width that it may have."""
+    steps = workload.widths(widths, limit=max(widths))
+    tasks = [(Stage.ENCODE, 1), (Stage.DECODE, 1), *((Stage.DENOISE, width) for width in steps)]
+    return max((costs.fit(cost_key(workload, *task)).basis for task in tasks), key=_BASES.index)
+
+
+def with_barred(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> Workload:
+    """The workload with the widths at which its steps do not fit into a rank's memory; none where no width is left."""
+    possible = workload.widths(widths, limit=max(widths))
+    barred = tuple(width for width in possible if not costs.fits(cost_key(workload, Stage.DENOISE, width)))
+    return replace(workload, barred=barred) if 0 < len(barred) < len(possible) else workload
+
+
+def too_large(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> str | None:
+    """Why no lane has the memory for a workload, in one sentence, or None."""
+    steps = [width for width in widths if width <= workload.max_width] or [1]
+    keys = [cost_key(workload, stage, 1) for stage in (Stage.ENCODE, Stage.DECODE)]
+    keys.append(max((cost_key(workload, Stage.DENOISE, width) for width in steps), key=costs.fits))
+    for key in keys:
+        if not costs.fits(key):
+            needed, limit = costs.memory.predicted_bytes(key) or 0, costs.memory.limit_bytes or 0
+            return (
+                f"stage {key.stage} would need {needed / 2**30:.3g} GiB on a rank, which has {limit / 2**30:.3g}; "
+                "ask for a smaller size"
+            )
+    return None
 
 
 def step_s(costs: CostTable, workload: Workload, width: int) -> float:
@@ -47,9 +82,9 @@ def steps_for(
     return min(max(fitting, pulse_steps), trajectory.num_steps - trajectory.step)
 
 
-def split_of(width: int, *, conditions: int, cfg_parallel_degree: int) -> Split:
-    """How a lane divides a step: both guidance branches at once on the halves of an even lane, if the stage
-    file splits guidance at all; else the whole lane works on the branches together."""
+def split_of(width: int, *, conditions: int, cfg_parallel_degree: int, num_planes: int = 1) -> Split:
+    """How a lane of `width` ranks in each plane divides a step: both guidance branches at once on the halves of an
+    even lane, if the stage file splits guidance at all; else the whole lane works on the branches together."""
     if cfg_parallel_degree == 2 and conditions == 2 and width % 2 == 0:
-        return Split(cfg=2, cp=width // 2)
-    return Split(cfg=1, cp=width)
+        return Split(cfg=2, cp=width // 2, tp=num_planes)
+    return Split(cfg=1, cp=width, tp=num_planes)

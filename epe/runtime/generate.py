@@ -16,6 +16,7 @@ from epe.actors.desk import Result
 from epe.config.generate import GenerateOptions
 from epe.config.load import build_stage
 from epe.config.stage import Stage as StageFile
+from epe.config.transport import methods_of
 from epe.errors import BadSetting
 from epe.families import family
 from epe.media import encode_file
@@ -78,7 +79,10 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
 
 def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
     """A stage that draws this one picture over the whole world."""
-    request, splits_guidance = options.request, family(options.family).owns("cfg")
+    request, transport, owns = options.request, options.transport, family(options.family).owns
+    model = {"cfg_parallel_degree": options.cfg_parallel_degree} if owns("cfg") else {}
+    planes = {"tensor_parallel_degree": options.tensor_parallel_degree} if owns("tp") else {}
+    width = world_size // options.tensor_parallel_degree
     return build_stage(
         {
             "name": "generate",
@@ -88,18 +92,18 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
             "dtype": options.dtype,
             "parallelism": {
                 "cp": {
-                    "world_size": world_size,
-                    "attention_mode": options.transport.method,
-                    "ulysses_degree": options.transport.ulysses_degree,
-                    f"{options.transport.method}_transport": options.transport.backend,
+                    "world_size": width,
+                    "attention_mode": transport.method,
+                    "ulysses_degree": transport.ulysses_degree,
+                    **{f"{method}_transport": transport.backend for method in methods_of(transport.method)},
                 },
                 "scheduler": {
                     "policy": "static_cp",
-                    "allowed_lane_widths": [world_size],
+                    "allowed_lane_widths": [width],
                     "pulse_ms": 1000,
                     "warmup_resolutions": [[request.height, request.width]],
                 },
-                "model": {"cfg_parallel_degree": options.cfg_parallel_degree} if splits_guidance else {},
+                "model": model | planes,
             },
             "factory_args": {"model_path": options.model_path},
         }
@@ -142,13 +146,14 @@ def _save(
 def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, result: Result) -> Effective:
     """How the work was in fact divided."""
     target = pick_device(options.device, index=meeting.local_rank)
-    width = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
+    num_ranks = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
+    width = num_ranks // stage.num_planes
     guided = stage.family.num_conditions(options.request.guidance_scale) == 2
     return Effective(
         world_size=meeting.world_size,
         device=target.type,
         dtype=_dtype(options, target.type),
-        cp_backend=None if width == 1 else lane_backend(stage, target, world_size=meeting.world_size),
+        cp_backend=None if num_ranks == 1 else lane_backend(stage, target, world_size=meeting.world_size),
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
     )

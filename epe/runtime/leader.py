@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from epe.actors.admission import Limits
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk
 from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory
+from epe.actors.keeper import KEEPER, KeepCosts, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Encode, Postprocess
+from epe.actors.recorder import RECORDER, Flush, Recorder
 from epe.config.stage import Stage, VideoCodec
+from epe.errors import Gone
 from epe.media import encode_file, media_type
 from epe.messages import Artifact, Decoded
-from epe.planning.calibration import Round, program
+from epe.planning.calibration import Program
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic
 from epe.planning.policies import elastic_settings, make_policy
+from epe.runtime.cost_file import NONE, CostFile
+from epe.telemetry.trace_file import append_trace
+
+# How long the end of a service waits for a disk.
+WRITE_WITHIN_S = 2.0
 
 
 class Leader:
@@ -36,6 +46,7 @@ class Leader:
         directory: Directory,
         stage: Stage,
         warm_up: bool,
+        trace_path: str | None = None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
@@ -43,7 +54,21 @@ class Leader:
         self.pool = ThreadPoolExecutor(stage.postprocess_workers, thread_name_prefix="postprocess")
         self._encode = partial(encode_artifact, codec=stage.video_codec)
         self.desk = Desk(directory=directory)
-        self.planner = _planner(stage, directory=directory, warm_up=warm_up, phase_changed=phase_changed)
+        self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != NONE
+        self.planner = _planner(
+            stage,
+            directory=directory,
+            warm_up=warm_up,
+            keeps_costs=self._keeps_costs,
+            records=trace_path is not None,
+            phase_changed=phase_changed,
+        )
+        if trace_path is not None:
+            system.spawn(RECORDER, partial(Recorder, write=partial(append_trace, trace_path)))
+        if self._keeps_costs:
+            file = CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory)
+            keeper = partial(Keeper, directory=directory, read=file.read, write=file.write)
+            system.spawn(KEEPER, keeper, restart=RestartLimit())
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
@@ -58,7 +83,21 @@ class Leader:
         """Stop the actors; what is still being encoded is given up."""
         for name in (DESK, PLANNER, POSTPROCESS):
             await self.system.stop(name)
+        await self._keep_costs()
+        await self._end(RECORDER, Flush())
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _keep_costs(self) -> None:
+        """What was learned since the planner last had it kept."""
+        costs = self.planner.warming.costs_to_keep() if self._keeps_costs else None
+        await self._end(KEEPER, None if costs is None else KeepCosts(costs=costs))
+
+    async def _end(self, name: str, last: Struct | None) -> None:
+        """End an actor that writes to a disk, after a last message."""
+        if last is not None:
+            with suppress(TimeoutError, Gone):
+                await self.system.ref(name).ask(last, timeout_s=WRITE_WITHIN_S)
+        await self.system.stop(name)
 
 
 def encode_artifact(pixels: Any, decoded: Decoded, *, codec: VideoCodec = "auto") -> Artifact:
@@ -74,7 +113,13 @@ def encode_artifact(pixels: Any, decoded: Decoded, *, codec: VideoCodec = "auto"
 
 
 def _planner(
-    stage: Stage, *, directory: Directory, warm_up: bool, phase_changed: Callable[[str, str], None]
+    stage: Stage,
+    *,
+    directory: Directory,
+    warm_up: bool,
+    keeps_costs: bool,
+    records: bool,
+    phase_changed: Callable[[str, str], None],
 ) -> Planner:
     scheduler = stage.parallelism.scheduler
     widths = scheduler.allowed_lane_widths
@@ -82,6 +127,7 @@ def _planner(
         family=stage.family,
         widths=widths,
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
+        num_planes=stage.num_planes,
         correct_costs=scheduler.online_calibration,
         limits=Limits(
             max_pending=scheduler.max_pending_requests,
@@ -95,19 +141,22 @@ def _planner(
         policy=make_policy(scheduler, widths=widths),
         fallback=Elastic(elastic_settings(scheduler, widths=widths)),
         costs=CostTable(),
-        warmup=_warm_up(stage) if warm_up else iter(()),
+        warmup=_warm_up(stage) if warm_up else None,
+        keeps_costs=keeps_costs,
+        records=records,
         phase_changed=phase_changed,
     )
 
 
-def _warm_up(stage: Stage) -> Iterator[Round]:
+def _warm_up(stage: Stage) -> Program:
     scheduler = stage.parallelism.scheduler
-    return program(
-        stage.family,
+    return Program(
+        family=stage.family,
         sizes=scheduler.warmup_resolutions,
         widths=scheduler.allowed_lane_widths,
-        world=stage.world_size,
+        world=stage.parallelism.cp.world_size,
         num_steps=scheduler.warmup_steps,
         num_frames=stage.factory_args.num_frames,
         guidance_scale=stage.factory_args.guidance_scale,
+        usual_steps=stage.factory_args.num_steps,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +15,16 @@ from epe.actors.directory import Directory, worker_name
 from epe.actors.worker import Ending, Loaded, Worker
 from epe.config.demo import model_folder
 from epe.config.stage import Stage
+from epe.config.transport import methods_of
 from epe.errors import BadSetting, StartFailed
 from epe.execution.device import ThreadDevice
+from epe.execution.memory import meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.messages import RankReady
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.parallel import Plane
+from epe.runtime.fingerprint import fingerprint
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
@@ -67,12 +69,18 @@ class Rank:
             adapter, self._lanes = loading.result()
         finally:
             loading.cancel()  # The thread goes on, but nobody waits for it.
-        self._device = ThreadDevice(adapter, self._lanes, rank=self.seat.rank, device=target)
+        limit_bytes = memory_limit_bytes(stage)
+        meter = meter_for(target, limit_bytes=limit_bytes)
+        self._device = ThreadDevice(adapter, self._lanes, rank=self.seat.rank, device=target, meter=meter)
         ready = RankReady(
             rank=self.seat.rank,
             device=device_name(target),
-            fingerprint=fingerprint(stage, target),
+            fingerprint=await asyncio.to_thread(
+                fingerprint, stage, device=device_name(target), world_size=self.seat.world_size
+            ),
             load_s=time.perf_counter() - begin_s,
+            memory_bytes=usable_bytes(target, limit_bytes=limit_bytes),
+            resident_bytes=meter.resident_bytes(),
         )
         self._worker.tell(Loaded(self._device, ready))
         return True
@@ -99,12 +107,13 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
         attention_mode=stage.parallelism.cp.attention_mode,
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
+        plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
     )
     if seat.store is None or backend is None:
         return adapter, SoloLanes()
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
-    groups.prebuild(aligned_lanes(seat.world_size, widths))
+    groups.prebuild(aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes))
     return adapter, groups
 
 
@@ -113,13 +122,14 @@ def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Back
     if owns_its_gpu(target, world_size):
         return "nccl"
     cp = stage.parallelism.cp
-    asked = cp.agkv_transport if cp.attention_mode == "agkv" else cp.ulysses_transport
-    if asked == "nccl":
-        here = "run on the CPU" if target.type == "cpu" else "share one"
-        raise BadSetting(
-            f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
-            path=f"parallelism.cp.{cp.attention_mode}_transport",
-        )
+    backends = {"agkv": cp.agkv_transport, "ulysses": cp.ulysses_transport}
+    for method in methods_of(cp.attention_mode):
+        if backends[method] == "nccl":
+            here = "run on the CPU" if target.type == "cpu" else "share one"
+            raise BadSetting(
+                f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
+                path=f"parallelism.cp.{method}_transport",
+            )
     return "gloo"
 
 
@@ -138,21 +148,12 @@ def owns_its_gpu(target: torch.device, world_size: int) -> bool:
     return target.type == "cuda" and world_size <= int(torch.cuda.device_count())
 
 
+def memory_limit_bytes(stage: Stage) -> int | None:
+    """What the stage file lets a rank use, if it says so."""
+    limit_mib = stage.parallelism.scheduler.rank_memory_mib
+    return None if limit_mib is None else limit_mib * 2**20
+
+
 def device_name(target: torch.device) -> str:
     """For people: `cpu`, or the name of the GPU."""
     return torch.cuda.get_device_name(target) if target.type == "cuda" else "cpu"
-
-
-def fingerprint(stage: Stage, target: torch.device) -> str:
-    """Names everything that measured costs depend on."""
-    parts = (
-        stage.factory,
-        Path(stage.factory_args.model_path).name,
-        stage.dtype,
-        device_name(target),
-        f"torch-{torch.__version__}",
-        f"diffusers-{version('diffusers')}",
-        f"cfg-{stage.parallelism.model.cfg_parallel_degree}",
-        f"{stage.parallelism.cp.attention_mode}-{stage.parallelism.cp.ulysses_degree or 'all'}",
-    )
-    return "/".join(parts)

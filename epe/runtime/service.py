@@ -33,8 +33,9 @@ def service_directory(world_size: int) -> Directory:
 class LeaderProcess:
     """The leader of a service, from the forming of the world to its end."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, trace_path: str | None = None) -> None:
         self.stage = stage
+        self.trace_path = trace_path
         self.directory = service_directory(stage.world_size)
         self.system = ActorSystem(LEADER)
         self.leader: Leader | None = None
@@ -51,6 +52,7 @@ class LeaderProcess:
             directory=self.directory,
             stage=self.stage,
             warm_up=True,
+            trace_path=self.trace_path,
             phase_changed=self._phase_changed,
         )
         return self.leader

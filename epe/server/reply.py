@@ -40,6 +40,7 @@ class DrawnAs(Struct, frozen=True, kw_only=True):
     finish_s: float
     total_s: float
     predicted_s: float
+    predicted_from: str
     late: bool
     num_migrations: int
     lanes: tuple[LaneVisit, ...]
@@ -91,6 +92,7 @@ def _drawn_as(picture: Picture) -> DrawnAs:
         finish_s=account.finish_s,
         total_s=account.total_s,
         predicted_s=picture.accepted.predicted_s,
+        predicted_from=picture.accepted.predicted_from,
         late=picture.accepted.late,
         num_migrations=account.num_migrations,
         lanes=account.visits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,13 +18,22 @@ __all__ = ["CostSet", "Size", "TaskCost", "check_cost_set", "read_cost_set"]
 def read_cost_set(path: str) -> CostSet:
     """A cost set from a JSON file; raises `BadSetting` naming file and field."""
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=CostSet)
+        text = Path(path).read_bytes()
+        found = msgspec.json.decode(text, type=CostSet)
     except OSError as error:
         raise BadSetting(f"cannot be read ({error.strerror})", path=path) from error
-    except msgspec.DecodeError as error:
+    except msgspec.ValidationError as error:
         raise BadSetting(f"is no cost set: {error}", path=path) from error
+    except msgspec.DecodeError as error:
+        raise BadSetting(f"is no cost set: {error}", path=f"{path}:{_line_of(error, text)}") from error
     check_cost_set(found, path=path)
     return found
+
+
+def _line_of(error: msgspec.DecodeError, text: bytes) -> int:
+    """Where text stops being JSON; the last line, if it ends too early."""
+    at = re.search(r"\(byte (\d+)\)", str(error))
+    return text.count(b"\n", 0, int(at[1]) if at else len(text.rstrip())) + 1
 
 
 def check_cost_set(given: CostSet, *, path: str) -> None:

@@ -95,7 +95,7 @@ class SimulatedDevice:
         self.world = world
         self.steps: dict[str, int] = {}
         self.ended: set[str] = set()
-        self._waiting: list[tuple[str, int, asyncio.Future[Parcel]]] = []
+        self._waiting: list[tuple[str, int, float, asyncio.Future[Parcel]]] = []
         self._last: asyncio.Future[Outcome] | None = None
         self._at: Lease | None = None
         self._abandoned: set[Lane] = set()
@@ -108,8 +108,9 @@ class SimulatedDevice:
         return self._last
 
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
-        waiting: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request_id, step, waiting))
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Parcel] = loop.create_future()
+        self._waiting.append((request_id, step, loop.time(), waiting))
         self._serve()
         return waiting
 
@@ -184,14 +185,17 @@ class SimulatedDevice:
     def _serve(self) -> None:
         """Answer those whose state is here, and those whose state will never be."""
         still = []
-        for request_id, step, waiting in self._waiting:
+        now_s = asyncio.get_running_loop().time()
+        for request_id, step, asked_s, waiting in self._waiting:
             held = self.steps.get(request_id)
             if held == step:
-                waiting.set_result(Parcel(StateHeader(request_id=request_id, step=step, names=())))
+                waited_s = now_s - asked_s
+                header = StateHeader(request_id=request_id, step=step, names=(), waited_s=waited_s)
+                waiting.set_result(Parcel(header))
             elif request_id in self.ended or (held is not None and held > step):
                 waiting.set_exception(Gone(f"state of request {request_id} at step {step} is gone"))
             else:
-                still.append((request_id, step, waiting))
+                still.append((request_id, step, asked_s, waiting))
         self._waiting = still
 
     def _done(self, lease: Lease, seconds: float) -> LeaseDone:

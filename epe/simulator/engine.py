@@ -157,11 +157,13 @@ class Simulation:
         if not trajectories:
             return
         view = self.books.view(now_s=self.now_s, trajectories=trajectories)
+        leased = False
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in trajectories):
             begin_s = time.perf_counter()
             plan = self._decide(view)
             self._lease(plan, took_s=time.perf_counter() - begin_s)
-        self._set_alarm(view)
+            leased = bool(plan)
+        self._set_alarm(view, leased=leased)
 
     def _lease(self, plan: tuple[Assignment, ...], *, took_s: float) -> None:
         self.plan_s.append(took_s)
@@ -199,16 +201,29 @@ class Simulation:
                 return f"no cost is known for a lane of {width} ranks; known widths are {allowed}"
         return None
 
-    def _set_alarm(self, view: View) -> None:
-        """Ask again when the next rank is about to be free, or when the policy wants to be asked."""
-        opening_s = self.books.view(now_s=self.now_s, trajectories=()).next_opening_s
+    def _set_alarm(self, view: View, *, leased: bool) -> None:
+        """Ask again when the next rank is about to be free (after the plan's leases, if it made any), or when the
+        policy wants to be asked."""
+        ranks = self.books.view(now_s=self.now_s, trajectories=()) if leased else view
+        opening_s = ranks.next_opening_s
         self.alarm_s = math.inf if opening_s is None else opening_s + ALARM_LATE_S
-        wake_s = self._wakes.wake_s(view) if self._wakes else None
+        wake_s = self._wake_s(view)
         if wake_s is not None:
-            if wake_s <= self.now_s:
-                self._fail(f"it asks to be woken at {wake_s:.6f} s, which is not later than now")
             self.idle_wakes += not self._events
             self.alarm_s = min(self.alarm_s, max(wake_s, self.now_s + ALARM_LATE_S))
+
+    def _wake_s(self, view: View) -> float | None:
+        """When the policy wants to be asked, if it says so."""
+        if self._wakes is None:
+            return None
+        try:
+            wake_s = self._wakes.wake_s(view)
+            in_future = wake_s is None or wake_s > self.now_s
+        except Exception as error:  # a user's policy may raise anything
+            self._fail(f"its wake_s raised {type(error).__name__}: {error}")
+        if not in_future:
+            self._fail(f"it asks to be woken at {wake_s:.6f} s, which is not later than now")
+        return wake_s
 
     def _fail(self, fault: str) -> NoReturn:
         raise BadSetting(f"at {self.now_s:.3f} s: {fault}", path=f"policy {self.name}")

@@ -55,7 +55,7 @@ class Machine:
         if lease.transfers:
             # Ranks fetch at the same time, and while they still work on earlier leases.
             state_bytes = arrival.workload.state_bytes
-            moved_s = max(self.truth.migration_s(state_bytes, (t.source, t.rank)) for t in lease.transfers)
+            moved_s = max(self.truth.migration_s(state_bytes, t.pair) for t in lease.transfers)
             begin_s = max(begin_s, max(reached_s, state_s) + moved_s)
         end_s = begin_s + self._seconds(lease, arrival)
         for rank in ranks:

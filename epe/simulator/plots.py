@@ -34,7 +34,7 @@ def plot(results: Sequence[Result], path: str) -> None:
     _attainment(panels[0], results)
     _latencies(panels[1], last)
     for panel, outcome in zip(panels[2:], last.first.values(), strict=True):
-        _lanes(panel, outcome)
+        draw_lanes(panel, outcome)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -63,7 +63,7 @@ def _latencies(panel: Axes, result: Result) -> None:
     panel.legend(fontsize="small")
 
 
-def _lanes(panel: Axes, outcome: Outcome) -> None:
+def draw_lanes(panel: Axes, outcome: Outcome) -> None:
     """A stretch from the middle of the arrivals, the same for every policy: one row a rank, one colour a request;
     encode and decode are hatched."""
     begin_s = (outcome.begin_s + max(record.arrival_s for record in outcome.records)) / 2

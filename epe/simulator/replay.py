@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
@@ -22,7 +23,7 @@ def read_times(path: str) -> list[float]:
     try:
         raw = Path(path).read_bytes()
         text = (gzip.decompress(raw) if path.endswith(".gz") else raw).decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise BadSetting(f"cannot be read ({error})", path=path) from error
     rows = csv.DictReader(text.splitlines())
     if COLUMN not in (rows.fieldnames or ()):
@@ -46,5 +47,5 @@ def _times(rows: Iterable[dict[str, str]], path: str) -> Iterable[float]:
     for number, row in enumerate(rows, start=2):
         try:
             yield datetime.fromisoformat(row[COLUMN]).timestamp()
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # a short row has no such field
             raise BadSetting(f"{COLUMN}: {error}", path=f"{path}:{number}") from error

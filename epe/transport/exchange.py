@@ -42,6 +42,9 @@ class Exchange(Protocol):
         """The exchange of some positions of this lane, over the same connections: halves of a guided step, planes
         and columns of tensor parallelism. Closing it closes the whole."""
 
+    def check(self) -> None:
+        """Raise `Gone` if it was closed, which on a GPU may pass unnoticed by the calls before."""
+
     def close(self) -> None:
         """Drop the connections; peers that wait on this rank fail at once."""
 
@@ -69,6 +72,9 @@ class SoloExchange:
 
     def narrow(self, positions: tuple[int, ...]) -> SoloExchange:
         return self
+
+    def check(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -152,6 +158,10 @@ class GroupExchange:
             wires=self._wires,
             places=tuple(self._places[p] for p in positions),
         )
+
+    def check(self) -> None:
+        if self.closed:
+            raise Gone(f"{self._described()} was closed")
 
     def close(self) -> None:
         self._wires.close()

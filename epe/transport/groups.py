@@ -6,6 +6,7 @@ the members that wait on this rank.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
@@ -14,6 +15,7 @@ import torch
 from torch.distributed import PrefixStore, Store
 
 from epe.errors import Gone
+from epe.geometry import over_planes
 from epe.messages import Lane
 from epe.transport.agent import reason_of
 from epe.transport.exchange import Exchange, GroupExchange, SoloExchange, Wires
@@ -22,21 +24,29 @@ from epe.transport.wires import GlooWires, NcclWires, check_seam, loopback_devic
 
 Backend = Literal["gloo", "nccl"]
 
+_POLL_S = 0.002
 
-def aligned_lanes(world_size: int, widths: Sequence[int]) -> tuple[Lane, ...]:
-    """The lanes of each width that start at a multiple of it, narrow ones first.
 
-    `aligned_lanes(4, (1, 2, 4))` has the ranks 01, 23 and 0123: a lane of one rank needs no group.
+def aligned_lanes(world_size: int, widths: Sequence[int], *, num_planes: int = 1) -> tuple[Lane, ...]:
+    """The lanes of each width that start at a multiple of it, narrow ones first; each spans all planes.
+
+    `aligned_lanes(4, (1, 2, 4))` has the ranks 01, 23 and 0123: a lane of one rank needs no group. In two planes
+    widths count ranks of one: `aligned_lanes(4, (1, 2), num_planes=2)` has 02, 13 and 0123.
     """
+    size = world_size // num_planes
     return tuple(
-        Lane(ranks=tuple(range(first, first + width)))
-        for width in sorted({width for width in widths if width > 1})
-        for first in range(0, world_size - width + 1, width)
+        Lane(
+            ranks=over_planes(
+                tuple(range(first, first + width)), num_planes=num_planes, world_size=world_size
+            )
+        )
+        for width in sorted({width for width in widths if width * num_planes > 1})
+        for first in range(0, size - width + 1, width)
     )
 
 
 class Groups:
-    """The groups of one rank in one epoch. All but `close` is called from the device thread.
+    """The groups of one rank in one epoch. All but `drop` and `close` is called from the device thread.
 
     `backend`: `nccl` where each rank has a GPU of its own, `gloo` on CPUs and where ranks share one (tensors
     then pass through host memory). Lanes built by `prebuild` are kept; others are forgotten after
@@ -103,7 +113,8 @@ class Groups:
                 self._prebuilt.add(lane.ranks)
 
     def drop(self, lane: Lane) -> None:
-        """Close the lane's group, after an error, on this rank; the next lease needs a higher incarnation."""
+        """Close the lane's group on this rank, also while it comes together: after an error, or when a member is gone.
+        The next lease needs a higher incarnation."""
         if lane.width == 1:
             return
         self._next_incarnation[lane.ranks] = max(
@@ -135,7 +146,21 @@ class Groups:
 
     def _build(self, lane: Lane, name: str) -> GroupExchange:
         position = lane.ranks.index(self._rank)
+        self._meet(lane, PrefixStore(f"{name}/here", self._store))
         return GroupExchange(lane, position=position, wires=self._wires(name, position, lane.width))
+
+    def _meet(self, lane: Lane, store: Store) -> None:
+        """Wait until all members are here: building a group blocks until they are, and nothing could end that."""
+        here = {rank: str(rank) for rank in lane.ranks}
+        store.set(here[self._rank], "1")
+        end_s = time.monotonic() + self._timeout_s
+        while not store.check(list(here.values())):
+            if self._closed or lane.incarnation < self._next_incarnation[lane.ranks]:
+                raise Gone(f"lane {lane.ranks} (incarnation {lane.incarnation}) was given up before all came")
+            if time.monotonic() > end_s:
+                missing = [rank for rank, key in here.items() if not store.check([key])]
+                raise RuntimeError(f"ranks {missing} did not come within {self._timeout_s:g} s")
+            time.sleep(_POLL_S)
 
     def _wires(self, name: str, position: int, width: int) -> Wires:
         store = PrefixStore(name, self._store)

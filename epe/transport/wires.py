@@ -6,7 +6,10 @@ other directly (so a dead one is felt by all at once), and on gloo that is as fa
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -15,10 +18,15 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store
 
 from epe.errors import StartFailed
+from epe.telemetry.log import get_logger
 from epe.transport.agent import reason_of
 from epe.transport.exchange import Bytes
 
 _TAG = 0
+# A communicator that cannot be aborted for so long keeps its device for ever.
+ABORT_LIMIT_S = 3.0
+
+log = get_logger("transport")
 
 
 class GlooWires:
@@ -38,10 +46,11 @@ class GlooWires:
         return self._group is None
 
     def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
-        end_s = time.monotonic() + self._timeout_s
+        # Another thread may close it meanwhile.
+        group, end_s = _open(self._group), time.monotonic() + self._timeout_s
         landing = {peer: _in_host_memory(tensor) for peer, tensor in incoming.items()}
-        works = [(peer, self._group.recv([tensor], peer, _TAG)) for peer, tensor in landing.items()]
-        works += [(peer, self._group.send([tensor.cpu()], peer, _TAG)) for peer, tensor in outgoing.items()]
+        works = [(peer, group.recv([tensor], peer, _TAG)) for peer, tensor in landing.items()]
+        works += [(peer, group.send([tensor.cpu()], peer, _TAG)) for peer, tensor in outgoing.items()]
         for peer, work in works:
             _wait(peer, work, end_s - time.monotonic())
         for peer, tensor in incoming.items():
@@ -80,18 +89,35 @@ class NcclWires:
     def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
         if not outgoing and not incoming:
             return
-        self._group._start_coalescing(self._device)
+        group = _open(self._group)
+        group._start_coalescing(self._device)
         for peer, tensor in incoming.items():
-            self._group.recv([tensor], peer, _TAG)
+            group.recv([tensor], peer, _TAG)
         for peer, tensor in outgoing.items():
-            self._group.send([tensor], peer, _TAG)
-        self._group._end_coalescing(self._device).wait()
+            group.send([tensor], peer, _TAG)
+        group._end_coalescing(self._device).wait()
 
     def close(self) -> None:
         group, self._group = self._group, None
         if group is not None:
             # Not destroyed: that would wait for the members that are gone.
-            group.abort()
+            _within(ABORT_LIMIT_S, group.abort)
+
+
+def _open(group: Any) -> Any:
+    if group is None:
+        raise RuntimeError("it was closed meanwhile")
+    return group
+
+
+def _within(limit_s: float, action: Callable[[], None], *, leave: Callable[[int], Any] = os._exit) -> None:
+    """Call `action`, which may never return: then this process ends, and whoever watches it starts another one."""
+    thread = threading.Thread(target=action, name="abort", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        log.error("rank.left", reason=f"an NCCL communicator could not be aborted within {limit_s:g} s")
+        leave(1)
 
 
 def loopback_device(interface: str | None) -> Any:

@@ -13,7 +13,7 @@ from epe.actors.trajectory import Trajectory
 from epe.errors import Gone, NonFinite
 from epe.families import family
 from epe.messages import Lease, Stage
-from epe.planning.calibration import program
+from epe.planning.calibration import Program
 from epe.planning.view import MAX_LEASES, Assignment, View
 from epe.simulator.virtual_time import run
 from epe.transport.memory import MemoryNetwork
@@ -47,7 +47,7 @@ def test_an_old_deadline_does_not_end_a_later_request_of_the_same_id():
 
 def test_the_warm_up_is_not_counted_among_the_finished_requests():
     async def main() -> None:
-        rounds = program(family("zimage"), sizes=((256, 256),), widths=(1, 2), world=4, num_steps=3)
+        rounds = Program(family=family("zimage"), sizes=((256, 256),), widths=(1, 2), world=4, num_steps=3)
         cluster = Cluster(warmup=rounds)
         desk = await cluster.start()
         assert (await desk.status()).num_finished == 0

@@ -13,7 +13,7 @@ from epe.actors.admission import Limits
 from epe.errors import Expired, Gone, NonFinite, Refused
 from epe.families import family
 from epe.messages import Stage
-from epe.planning.calibration import program
+from epe.planning.calibration import Program
 from epe.planning.static import StaticCp, StaticDp
 from epe.planning.view import Assignment, View
 from epe.simulator.virtual_time import run
@@ -121,7 +121,7 @@ def test_state_follows_a_request_that_moves_at_every_step(seed: int):
 
 
 @pytest.mark.parametrize(
-    "policy", [StaticCp(pulse_s=0.05, pulse_steps=1), StaticDp(pulse_s=0.05, pulse_steps=1)]
+    "policy", [StaticCp(widths=(1, 2, 4), pulse_s=0.05, pulse_steps=1), StaticDp(pulse_s=0.05, pulse_steps=1)]
 )
 def test_the_static_policies_never_change_a_width(policy):
     async def main() -> set[int]:
@@ -312,7 +312,9 @@ def test_admission_refuses_a_deadline_that_cannot_be_met():
 
 def test_the_warm_up_measures_every_width_before_the_doors_open():
     async def main() -> None:
-        rounds = program(family("zimage"), sizes=((256, 256),), widths=(1, 2, 3, 4), world=4, num_steps=3)
+        rounds = Program(
+            family=family("zimage"), sizes=((256, 256),), widths=(1, 2, 3, 4), world=4, num_steps=3
+        )
         cluster = Cluster(warmup=rounds)
         await cluster.start()
         measured = {key.width for key in cluster.planner.costs.measured if key.stage is Stage.DENOISE}

@@ -122,7 +122,6 @@ def test_a_wrong_flag_is_one_sentence(base, flags, words):
 @pytest.mark.parametrize(
     ("flags", "path", "words"),
     [
-        ("--tensor-parallel-degree 2", "--tensor-parallel-degree", "not yet available"),
         ("--tensor-parallel-degree 0", "--tensor-parallel-degree", "0 is not 1 or more"),
         ("--parallel-vae", "--parallel-vae", "not yet available"),
         ("--vae-parallel-halo -1", "--vae-parallel-halo", "-1 is not 0 or more"),
@@ -146,8 +145,27 @@ def test_a_setting_that_cannot_be_is_named_by_its_flag(base, flags, path, words)
     assert words in str(caught.value)
 
 
-def test_one_tensor_parallel_rank_is_right(base):
-    assert build_options([*base, "--tensor-parallel-degree", "1"], env=NO_ENV).tensor_parallel_degree == 1
+@pytest.mark.parametrize("degree", [1, 2])
+def test_a_tensor_parallel_degree_reaches_the_options(base, degree):
+    options = build_options([*base, "--tensor-parallel-degree", str(degree)], env=NO_ENV)
+    assert options.tensor_parallel_degree == degree
+
+
+def test_planes_that_do_not_divide_the_world_are_refused(base, monkeypatch, capsys):
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29512")
+    assert run(["generate", *base, "--tensor-parallel-degree", "3"]) == 2
+    assert "--tensor-parallel-degree: 3 planes do not divide a world of 4" in capsys.readouterr().err
+
+
+def test_more_planes_than_heads_are_refused_with_the_flag(base, checkpoint):
+    (checkpoint / "transformer").mkdir()
+    (checkpoint / "transformer" / "config.json").write_text('{"n_heads": 3}')
+    with pytest.raises(BadSetting, match="possible are 1 to 3") as caught:
+        build_options([*base, "--tensor-parallel-degree", "4"], env=NO_ENV)
+    assert caught.value.path == "--tensor-parallel-degree"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_the_list_for_programs_is_json(capsys):
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert list(rows) == list(FAMILIES)
     assert rows["zimage"]["generate"] is True
-    assert rows["zimage"]["axes"] == ["cfg", "cp"]
+    assert rows["zimage"]["axes"] == ["tp", "cfg", "cp"]
     assert rows["hunyuan-image3"]["serve"] is False
 
 

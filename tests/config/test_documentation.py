@@ -47,7 +47,11 @@ def test_every_key_is_in_the_table_and_nothing_else():
 def test_the_defaults_in_the_table_are_those_in_force():
     table = rows()
     # What these leave out is derived from other keys, which the table says in words.
-    derived = {"parallelism.cp.agkv_transport", "parallelism.model.cfg_parallel_degree"}
+    derived = {
+        "parallelism.cp.agkv_transport",
+        "parallelism.model.cfg_parallel_degree",
+        "parallelism.model.tensor_parallel_degree",
+    }
     for key, default in keys_of(Stage).items():
         if default is NODEFAULT or key in derived:
             continue

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from epe.config.checks import POLICIES
+from epe.config.policy_keys import POLICIES
 from epe.config.load import build_stage, load_stage
 from epe.errors import BadSetting
 
@@ -196,10 +196,60 @@ def test_what_is_not_there_yet_is_never_silently_accepted(stage_with, path, valu
     assert caught.value.path == path
 
 
-def test_tensor_parallelism_says_not_yet(settings):
-    settings["parallelism"]["cp"]["world_size"] = 2
-    settings["parallelism"]["model"]["tensor_parallel_degree"] = 2
-    assert "not yet available" in str(refusal(settings))
+@pytest.mark.parametrize(
+    ("width", "degree", "expected"),
+    [(2, 2, (2, 2)), (None, 2, (2, 2)), (2, None, (2, 2)), (None, 4, (1, 4)), (None, None, (4, 1))],
+)
+def test_a_degree_that_is_not_given_follows_from_the_other_one(settings, width, degree, expected):
+    del settings["parallelism"]["scheduler"]["allowed_lane_widths"]
+    settings["parallelism"]["cp"] = {} if width is None else {"world_size": width}
+    settings["parallelism"]["model"] = {} if degree is None else {"tensor_parallel_degree": degree}
+    stage = build_stage(settings, env={})
+    assert (stage.parallelism.cp.world_size, stage.num_planes) == expected
+    # A lane spans the planes, so its width is that in one of them.
+    assert stage.parallelism.scheduler.allowed_lane_widths[-1] == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("width", "degree", "path", "words"),
+    [
+        (
+            4,
+            2,
+            "parallelism.cp.world_size",
+            "4 (times a tensor_parallel_degree of 2) must be the number of gpu",
+        ),
+        (None, 3, "parallelism.model.tensor_parallel_degree", "possible are 1, 2, 4"),
+        (3, None, "parallelism.cp.world_size", "3 (times a tensor_parallel_degree of 1)"),
+    ],
+)
+def test_degrees_that_do_not_make_the_world_are_refused_with_what_is_possible(
+    settings, width, degree, path, words
+):
+    settings["parallelism"]["cp"] = {} if width is None else {"world_size": width}
+    settings["parallelism"]["model"] = {} if degree is None else {"tensor_parallel_degree": degree}
+    error = refusal(settings)
+    assert error.path == path
+    assert words in str(error)
+
+
+def test_more_planes_than_the_checkpoint_has_heads_are_refused_before_anything_starts(settings, checkpoint):
+    (checkpoint / "transformer").mkdir()
+    (checkpoint / "transformer" / "config.json").write_text('{"n_heads": 3}')
+    del settings["parallelism"]["scheduler"]["allowed_lane_widths"]
+    settings["parallelism"]["cp"] = {}
+    settings["parallelism"]["model"] = {"tensor_parallel_degree": 4}
+    error = refusal(settings)
+    assert error.path == "parallelism.model.tensor_parallel_degree"
+    assert "4 planes cannot share the 3 heads of this model; possible are 1 to 3" in str(error)
+
+
+def test_a_family_without_planes_names_those_that_have_them(settings):
+    settings["factory"] = "flux1"
+    settings["parallelism"]["model"] = {"tensor_parallel_degree": 2}
+    error = refusal(settings)
+    assert error.path == "parallelism.model.tensor_parallel_degree"
+    assert "flux1 has no such axis; families that have it are zimage, wan, " in str(error)
 
 
 def test_the_fast_transport_says_what_is_missing(stage_with):
@@ -255,7 +305,7 @@ def test_a_fast_transport_from_the_environment_names_the_variable(settings):
     assert refusal(settings, env={"EPE_AGKV_TRANSPORT": "fast"}).path == "EPE_AGKV_TRANSPORT"
 
 
-@pytest.mark.parametrize("world", [1, 3, 8])
+@pytest.mark.parametrize("world", [3, 8])
 def test_the_world_must_be_the_number_of_gpus(stage_with, world):
     with pytest.raises(BadSetting, match=f"{world} .*number of gpu entries, which is 4") as caught:
         stage_with("parallelism.cp.world_size", world)

@@ -72,6 +72,19 @@ def test_ulysses_is_chosen_by_the_new_and_the_old_flag(flag):
     assert resolve(**{flag: "ulysses", "ulysses_transport": "nccl"}).backend == "nccl"
 
 
+def test_a_method_that_is_left_open_takes_the_transport_of_either():
+    assert resolve(cp_method="auto") == Transport(method="auto")
+    assert resolve(cp_method="auto", cp_backend="nccl").backend == "nccl"
+    assert resolve(attention_mode="auto", ulysses_transport="nccl").backend == "nccl"
+    assert resolve({"EPE_ULYSSES_TRANSPORT": "nccl"}, cp_method="auto").backend == "nccl"
+
+
+def test_transports_of_both_methods_that_disagree_are_named_where_the_method_is_open():
+    with pytest.raises(BadSetting, match="fast contradicts --agkv-transport nccl") as caught:
+        resolve(cp_method="auto", agkv_transport="nccl", ulysses_transport="fast")
+    assert caught.value.path == "--ulysses-transport"
+
+
 def test_ulysses_may_have_a_degree():
     assert resolve(cp_method="ulysses", ulysses_degree="2") == Transport(method="ulysses", ulysses_degree=2)
 
@@ -81,6 +94,7 @@ def test_ulysses_may_have_a_degree():
     [
         ({"ulysses_degree": "2"}, "the method is agkv by default"),
         ({"cp_method": "agkv", "ulysses_degree": "2"}, "the method is agkv .by --cp-method"),
+        ({"cp_method": "auto", "ulysses_degree": "2"}, "the method is auto .by --cp-method"),
         ({"cp_method": "ulysses", "ulysses_degree": "0"}, "0 is not 1 or more"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,25 +14,65 @@ from epe.families import FAMILIES
 from epe.messages import Lane, Request, Split, StateHeader
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
+from epe.parallel import Plane
+from epe.transport.groups import Groups
 from tests.world import RankContext
 
 # The ranks of a lane, how they split a step, and how many steps they take.
 Turn = tuple[tuple[int, ...], Split, int]
 
 
-def draw(
-    context: RankContext,
-    checkpoint: str,
-    request: Request,
-    turns: list[Turn],
-    attention_mode: str = "agkv",
-) -> np.ndarray | None:
-    """The latents after all turns, on the ranks of the last lane; the folder's name is that of the family.
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How the ranks load a checkpoint. In planes, each next part of the world is one of them."""
 
-    Each lane resumes from what the head of the lane before it exported: nothing else survives a turn.
-    """
-    adapter = _adapter(context, Path(checkpoint), attention_mode)
+    attention_mode: str = "agkv"
+    ulysses_degree: int | None = None
+    cfg_parallel_degree: int = 2
+    num_planes: int = 1
+    dtype: str = "float32"
+
+    def adapter(self, checkpoint: Path, *, rank: int = 0, world_size: int = 1) -> Adapter:
+        """That of `rank`; the folder's name is that of the family."""
+        plane = Plane(index=rank * self.num_planes // world_size, degree=self.num_planes)
+        return load_adapter(
+            checkpoint.name,
+            checkpoint,
+            device=torch.device("cpu"),
+            dtype=getattr(torch, self.dtype),
+            cfg_parallel_degree=self.cfg_parallel_degree if FAMILIES[checkpoint.name].owns("cfg") else 1,
+            attention_mode=self.attention_mode,
+            ulysses_degree=self.ulysses_degree,
+            plane=plane,
+        )
+
+
+LOADING = Loading()
+
+
+def draw(
+    context: RankContext, checkpoint: str, request: Request, turns: list[Turn], loading: Loading = LOADING
+) -> np.ndarray | None:
+    """The latents after all turns, on the ranks of the last lane."""
+    key = f"{checkpoint} as {loading}"
+    if key not in context.kept:
+        context.kept[key] = loading.adapter(
+            Path(checkpoint), rank=context.rank, world_size=context.world_size
+        )
     groups = context.groups()
+    latents = take_turns(context, context.kept[key], request, turns, groups=groups)
+    groups.close()
+    return None if latents is None else latents.float().numpy()
+
+
+def take_turns(
+    context: RankContext, adapter: Adapter, request: Request, turns: list[Turn], *, groups: Groups
+) -> torch.Tensor | None:
+    """The latents after all turns, on the ranks of the last lane.
+
+    The first lane encodes on each of its ranks. Each other resumes from what the head of the lane before it exported:
+    nothing else survives a turn.
+    """
     latents = None
     for number, (ranks, split, num_steps) in enumerate(turns):
         if context.rank not in ranks:
@@ -42,23 +83,8 @@ def draw(
             state = adapter.step(state, exchange, split)
         if context.rank == ranks[0]:
             _leave(context, adapter, state, number + 1)
-        latents = state.tensors["latents"].numpy() if number == len(turns) - 1 else None
-    groups.close()
+        latents = state.tensors["latents"] if number == len(turns) - 1 else None
     return latents
-
-
-def _adapter(context: RankContext, checkpoint: Path, attention_mode: str) -> Adapter:
-    key = f"adapter of {checkpoint} with {attention_mode}"
-    if key not in context.kept:
-        context.kept[key] = load_adapter(
-            checkpoint.name,
-            checkpoint,
-            device=torch.device("cpu"),
-            cfg_parallel_degree=2 if FAMILIES[checkpoint.name].owns("cfg") else 1,
-            attention_mode=attention_mode,
-        )
-    adapter: Adapter = context.kept[key]
-    return adapter
 
 
 def _leave(context: RankContext, adapter: Adapter, state: State, number: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from epe.parallel.attention import attend_on_lane, max_team, team_size
+from epe.parallel.attention import attend_on_lane, team_limits, team_size
 from epe.parallel.shares import Share, share_rows
 from tests.lanes import ThreadExchange, on_lane
 
@@ -114,13 +114,14 @@ def test_keys_of_other_heads_than_the_queries_are_not_shared_by_heads() -> None:
         attend_on_lane(_attend, query, key, key, shares=shares, exchange=exchange, limit=None)  # type: ignore[arg-type]
 
 
-def test_the_settings_name_a_limit_of_the_team() -> None:
-    assert max_team("agkv", None) == 1
-    assert max_team("ulysses", None) is None
-    assert max_team("ulysses", 4) == 4
+def test_the_settings_name_the_limits_of_a_team() -> None:
+    assert team_limits("agkv", None) == (1,)
+    assert team_limits("ulysses", None) == (None,)
+    assert team_limits("ulysses", 4) == (4,)
+    assert team_limits("auto", None) == (1, None)
 
 
-@pytest.mark.parametrize(("mode", "degree"), [("agkv", 2), ("ring", None), ("ulysses", 0)])
+@pytest.mark.parametrize(("mode", "degree"), [("agkv", 2), ("ring", None), ("ulysses", 0), ("auto", 2)])
 def test_settings_that_do_not_fit_are_an_error(mode: str, degree: int | None) -> None:
     with pytest.raises(ValueError, match="has no ulysses_degree"):
-        max_team(mode, degree)
+        team_limits(mode, degree)

@@ -157,3 +157,27 @@ def test_a_service_asked_for_ever_new_sizes_keeps_a_bounded_table():
     for tokens in range(1, CostTable.MAX_KEYS + 100):
         table.observe(key(tokens), 1.0)
     assert len(table.measured) == CostTable.MAX_KEYS
+
+
+def test_every_change_of_the_table_is_an_edition_of_its_own():
+    table = CostTable({key(1024): 1.0})
+    editions = [table.edition]
+    for change in (
+        lambda: table.observe(key(1024), 1.1),
+        lambda: table.observe(key(4096), 5.0),
+        table.settle,
+    ):
+        table.record(key(256), 0.2)
+        change()
+        editions.append(table.edition)
+    assert editions == sorted(set(editions))
+    table.seconds(key(9999))
+    assert table.edition == editions[-1]
+
+
+def test_what_is_kept_is_the_median_and_not_the_last_bad_minute():
+    table = CostTable({key(): 1.0})
+    for seconds in [1.0] * 20 + [2.0] * 5:
+        table.observe(key(), seconds)
+    assert table.seconds(key()) > 1.9
+    assert table.usual_s(key()) == 1.0

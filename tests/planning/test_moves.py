@@ -52,3 +52,10 @@ def test_ever_new_sizes_of_states_are_bounded():
     for size in range(1, 1000):
         moves.observe((0, 1), size, 0.01)
     assert len(moves.measured[0, 1]) == Moves.MAX_SIZES
+
+
+def test_one_size_tells_the_latency_and_the_assumed_rate_the_rest():
+    moves = Moves(assumed=Migration(latency_s=9.0, bytes_per_s=1e6))
+    moves.enter((0, 1), 1000, 0.01)
+    assert moves.seconds(10, (0, 1)) == 0.01
+    assert moves.seconds(1_001_000, (0, 1)) == pytest.approx(1.01)

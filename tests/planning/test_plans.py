@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from epe.config.load import build_stage
 from epe.errors import BadSetting
-from epe.families import family
-from epe.messages import Split
-from epe.planning.calibration import program
-from epe.planning.costs import Workload
+from epe.families import FAMILIES, family
+from epe.messages import Split, Stage
+from epe.planning.calibration import Program, Round, tour
+from epe.planning.costs import CostKey, CostTable, Workload
 from epe.planning.forecast import play, predicted_finish_s
 from epe.planning.static import StaticCp, StaticDp
 from epe.planning.view import Assignment, fault_of
@@ -49,14 +51,16 @@ def test_a_sound_plan_has_no_fault():
 
 
 def test_static_cp_draws_one_request_at_a_time_over_the_world():
-    policy = StaticCp(pulse_s=1.0, pulse_steps=1)
+    policy = StaticCp(widths=(1, 2, 4), pulse_s=1.0, pulse_steps=1)
     (only,) = policy.plan(view(trajectory("late", arrival_s=1.0), trajectory("early", arrival_s=0.0)))
     assert (only.request_id, only.ranks) == ("early", (0, 1, 2, 3))
 
 
 def test_static_cp_ends_what_it_began_before_a_larger_priority():
     begun = trajectory("begun", lane=(0, 1, 2, 3))
-    (only,) = StaticCp(pulse_s=1.0, pulse_steps=1).plan(view(begun, trajectory("vip", priority=9)))
+    (only,) = StaticCp(widths=(1, 2, 4), pulse_s=1.0, pulse_steps=1).plan(
+        view(begun, trajectory("vip", priority=9))
+    )
     assert only.request_id == "begun"
 
 
@@ -76,9 +80,15 @@ def test_a_longer_queue_is_predicted_to_end_later():
     assert predicted_finish_s(view(*waiting, trajectory("a")), "a", (1, 2, 3, 4)) > 3 * one
 
 
+def of_tasks(costs: CostTable | None = None, **fields) -> list[Round]:
+    """The rounds of a program that measure tasks."""
+    rounds = Program(family=family("zimage"), num_steps=3, **fields).rounds(costs or CostTable())
+    return [each for each in rounds if each.measures == "tasks"]
+
+
 def test_the_warm_up_uses_all_lanes_of_a_width_at_once():
-    rounds = list(program(family("zimage"), sizes=((512, 256),), widths=(1, 2, 4), world=4, num_steps=3))
-    assert [sorted(each.lanes.values()) for each in rounds] == [
+    rounds = of_tasks(sizes=((512, 256),), widths=(1, 2, 4), world=4)
+    assert [sorted(lane for (lane,) in each.paths.values()) for each in rounds] == [
         [(0,), (1,), (2,), (3,)],
         [(0, 1), (2, 3)],
         [(0, 1, 2, 3)],
@@ -87,15 +97,54 @@ def test_the_warm_up_uses_all_lanes_of_a_width_at_once():
 
 
 def test_the_warm_up_leaves_out_lanes_that_are_too_wide_for_a_size():
-    rounds = list(program(family("zimage"), sizes=((64, 64),), widths=(1, 2, 4, 8), world=8, num_steps=3))
-    assert [len(lane) for each in rounds for lane in each.lanes.values()] == [1] * 8 + [2] * 4 + [4] * 2
+    rounds = of_tasks(sizes=((64, 64),), widths=(1, 2, 4, 8), world=8)
+    lanes = [lane for each in rounds for (lane,) in each.paths.values()]
+    assert [len(lane) for lane in lanes] == [1] * 8 + [2] * 4 + [4] * 2
+
+
+def known_costs(*widths: int) -> CostTable:
+    """A table that an earlier service has kept of 512x256."""
+    tasks = [(Stage.ENCODE, 1, 2), (Stage.DECODE, 1, 1), *((Stage.DENOISE, width, 2) for width in widths)]
+    keys = [CostKey(stage=stage, tokens=512, width=width, conditions=two) for stage, width, two in tasks]
+    return CostTable(dict.fromkeys(keys, 0.1))
+
+
+def test_what_is_known_is_not_measured_again():
+    sizes = {"sizes": ((512, 256),), "widths": (1, 2, 4), "world": 4}
+    (left,) = of_tasks(known_costs(1, 4), **sizes)
+    assert sorted(left.paths.values()) == [((0, 1),), ((2, 3),)]
+    assert of_tasks(known_costs(1, 2, 4), **sizes) == []
+
+
+def test_what_is_known_is_drawn_in_one_step_where_kernels_are_to_be_used_before_a_client_comes():
+    program = Program(family=family("zimage"), sizes=((512, 256),), widths=(1, 2, 4), world=4, num_steps=3)
+    rounds = list(program.rounds(known_costs(1, 2, 4), use_kernels=True))
+    assert [each.measures for each in rounds] == ["nothing"] * 3 + ["moves"]
+    assert {request.num_steps for each in rounds[:3] for request in each.requests} == {1}
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_the_tour_passes_from_every_rank_to_every_other_once(world: int):
+    pairs = list(pairwise(tour(world)))
+    assert sorted(pairs) == [(a, b) for a in range(world) for b in range(world) if a != b]
+
+
+def test_the_tour_of_many_ranks_is_short():
+    assert len(tour(64)) == 128
+    assert set(tour(64)) == set(range(64))
+
+
+def test_a_world_that_cannot_move_states_has_no_tour():
+    alone = Program(family=family("zimage"), sizes=((512, 256),), widths=(1,), world=1, num_steps=3)
+    assert [each.measures for each in alone.rounds(CostTable())] == ["tasks"]
+    (still,) = (each for each in FAMILIES.values() if not each.migratable)
+    rounds = Program(family=still, sizes=((512, 512),), widths=(2,), world=2, num_steps=3).rounds(CostTable())
+    assert [each.measures for each in rounds] == ["tasks"]
 
 
 def test_the_warm_up_draws_with_the_guidance_of_requests_that_name_none():
-    sizes = {"sizes": ((512, 512),), "widths": (1,), "world": 1, "num_steps": 3}
     (own,), (stages,) = (
-        program(family("zimage"), **sizes),
-        program(family("zimage"), **sizes, guidance_scale=0.0),
+        of_tasks(sizes=((512, 512),), widths=(1,), world=1, guidance_scale=scale) for scale in (None, 0.0)
     )
     assert own.requests[0].guidance_scale == family("zimage").defaults.guidance_scale
     assert stages.requests[0].guidance_scale == 0.0
@@ -142,3 +191,10 @@ def test_a_policy_that_is_nowhere_or_wants_arguments_is_an_error_with_its_path(s
     settings["parallelism"]["scheduler"]["policy"] = path
     with pytest.raises(BadSetting, match=r"parallelism\.scheduler\.policy"):
         make_policy(build_stage(settings).parallelism.scheduler, widths=(1, 2))
+
+
+def test_static_cp_keeps_to_allowed_widths_where_the_world_is_too_wide_for_a_size():
+    small = trajectory("small", workload=Workload(tokens=12, conditions=1))
+    (only,) = StaticCp(widths=(1, 2, 4), pulse_s=1.0, pulse_steps=1).plan(view(small))
+    assert small.workload.max_width == 3
+    assert only.ranks == (0, 1)

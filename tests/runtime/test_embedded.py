@@ -122,3 +122,12 @@ async def test_an_orderly_end_is_not_called_a_failure(tiny_zimage):
             await runtime.generate("a cube")
     phases = [line["phase"] for line in lines if line["event"] == "service.changed_phase"]
     assert phases == ["warming", "running", "draining"]
+
+
+async def test_what_one_request_asks_for_does_not_reach_the_next(runtime):
+    plain = await runtime.generate("a cube", seed=4, num_steps=2)
+    await runtime.generate(
+        "a cube", seed=4, num_steps=3, negative_prompt="a ball", guidance_scale=9.0, height=64, width=96
+    )
+    again = await runtime.generate("a cube", seed=4, num_steps=2)
+    assert np.array_equal(np.asarray(plain.pixels), np.asarray(again.pixels))

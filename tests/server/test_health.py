@@ -10,6 +10,8 @@ async def test_a_running_service_is_healthy_and_shows_its_ranks(client):
     assert (health["status"], health["model"]) == ("running", "image")
     assert (health["num_waiting"], health["num_running"], health["num_finished"]) == (0, 1, 7)
     assert [(rank["rank"], rank["state"]) for rank in health["ranks"]] == [(0, "idle"), (1, "busy")]
+    costs = {"origin": "kept", "num_tasks": 5, "least_tokens": 128, "most_tokens": 2048}
+    assert health["costs"] == costs
 
 
 @pytest.mark.parametrize("phase", ["loading", "warming", "draining", "failed"])

@@ -103,6 +103,7 @@ async def test_the_reply_says_what_happened_to_the_request(client):
     _, reply = await post(client, prompt="x", size="64x64", n=2, num_inference_steps=4, guidance_scale=3)
     told = reply["epe"]
     assert (told["queue_s"], told["denoise_s"], told["predicted_s"]) == (0.25, 1.0, 2.5)
+    assert told["predicted_from"] == "guessed"
     assert (told["num_migrations"], told["late"]) == (1, False)
     assert (told["guidance_scale"], told["num_inference_steps"]) == (3.0, 4)
     (lane,) = told["lanes"]

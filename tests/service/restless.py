@@ -19,12 +19,15 @@ from tests.world import RankContext
 
 # Each differs from the next in width and in ranks; some are not sorted.
 LANES = ((2,), (3, 1), (0, 1, 2), (0, 3), (1, 2, 0, 3), (1,), (2, 0), (3,))
+# In planes of two ranks.
+NARROW_LANES = ((1,), (1, 0), (0,), (0, 1))
 NUM_AT_WORK = 2
 
 
-def lane_of(step: int) -> tuple[int, ...]:
-    """Where a request takes this step."""
-    return LANES[step % len(LANES)]
+def lane_of(step: int, *, world_size: int = 4) -> tuple[int, ...]:
+    """Where a request takes this step, as the planner sees it."""
+    lanes = LANES if world_size == 4 else NARROW_LANES
+    return lanes[step % len(lanes)]
 
 
 class Restless:
@@ -36,15 +39,15 @@ class Restless:
         free = {rank.rank for rank in view.ranks if rank.num_leases == 0}
         plan = []
         for trajectory in order[:NUM_AT_WORK]:
-            lane = self._lane(trajectory)
+            lane = self._lane(trajectory, world_size=len(view.ranks))
             if trajectory.num_leases == 0 and free.issuperset(lane):
                 free.difference_update(lane)
                 num_steps = 1 if trajectory.stage is Stage.DENOISE else 0
                 plan.append(Assignment(request_id=trajectory.request_id, ranks=lane, num_steps=num_steps))
         return tuple(plan)
 
-    def _lane(self, trajectory: TrajectoryView) -> tuple[int, ...]:
-        lane = lane_of(trajectory.step)
+    def _lane(self, trajectory: TrajectoryView, *, world_size: int) -> tuple[int, ...]:
+        lane = lane_of(trajectory.step, world_size=world_size)
         return lane if trajectory.stage is Stage.DENOISE else lane[-1:]
 
 
@@ -67,9 +70,14 @@ class Drawn:
 
 
 def draw_moving(
-    context: RankContext, checkpoint: str, cfg_parallel_degree: int, requests: list[Request]
+    context: RankContext,
+    checkpoint: str,
+    cfg_parallel_degree: int,
+    requests: list[Request],
+    num_planes: int = 1,
 ) -> Drawn:
     """On every rank: the requests under `Restless`, all submitted at once."""
+    widths = list(range(1, context.world_size // num_planes + 1))
     stage = build_stage(
         {
             "name": "restless",
@@ -77,8 +85,11 @@ def draw_moving(
             "gpu": list(range(context.world_size)),
             "device": "cpu",
             "parallelism": {
-                "scheduler": {"policy": f"{__name__}.Restless", "allowed_lane_widths": [1, 2, 3, 4]},
-                "model": {"cfg_parallel_degree": cfg_parallel_degree},
+                "scheduler": {"policy": f"{__name__}.Restless", "allowed_lane_widths": widths},
+                "model": {
+                    "cfg_parallel_degree": cfg_parallel_degree,
+                    "tensor_parallel_degree": num_planes,
+                },
             },
             "factory_args": {"model_path": str(Path(checkpoint))},
         }

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from epe.messages import OutputFormat, Request, Stage
+from epe.messages import OutputFormat, Request, Split, Stage
 from epe.models.zimage.adapter import load
+from tests.models.planes import Planes
 from tests.models.zimage.drawing import LONG, SHORT, make_request, solo
 from tests.service.conftest import Drawn as Oracle
 from tests.service.restless import Drawn, Moved, draw_moving, lane_of
@@ -71,6 +72,20 @@ def test_moving_at_every_step_and_being_parked_changes_no_bit(
         assert np.array_equal(moved.pixels, adapter.decode(resting)[0])
         if cfg_parallel_degree == 1:
             assert np.array_equal(moved.pixels, by_diffusers(diffusers_draws, request))
+
+
+def test_moving_over_planes_changes_no_bit_either(world: World, tiny_zimage: Path) -> None:
+    ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), 2, REQUESTS, 2)
+    planes = Planes(tiny_zimage, cfg_parallel_degree=2)
+    for request in REQUESTS:
+        visits = [visit for visit in ranks[0].moved[request.id].visits if visit.stage is Stage.DENOISE]
+        lanes = [lane_of(step, world_size=2) for step in range(request.num_steps)]
+        assert [visit.ranks for visit in visits] == [(*lane, *(rank + 2 for rank in lane)) for lane in lanes]
+        ((rank, latents),) = [
+            (n, r.latents[request.id]) for n, r in enumerate(ranks) if request.id in r.latents
+        ]
+        assert rank < 2, "the first plane decodes"
+        assert np.array_equal(latents, planes.draw(request, Split(tp=2))[0].numpy())
 
 
 def by_diffusers(oracle: Oracle, request: Request) -> np.ndarray:

@@ -154,6 +154,21 @@ def test_a_cost_file_that_is_wrong_names_the_field(tmp_path, change: dict, words
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{\n"name": "a",\n"sizes": oh\n}', ":3: is no cost set: JSON is malformed"),
+        ('{\n"name": "a",\n', ":2: is no"),
+    ],
+)
+def test_a_cost_file_that_is_no_json_names_the_line(tmp_path, text: str, words: str):
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(BadSetting) as caught:
+        read_cost_set(str(path))
+    assert str(caught.value).startswith(f"{path}{words}")
+
+
 def test_a_cost_file_may_not_give_two_costs_to_one_task(tmp_path):
     import msgspec
 

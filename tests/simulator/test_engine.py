@@ -165,6 +165,11 @@ def test_a_deadline_is_met_at_the_very_moment():
         (lambda view: (task(view.trajectories[0], 9),), "do not exist"),
         (lambda view: (Assignment(request_id="x", ranks=(0,)),), "not waiting"),
         (lambda view: 1 / 0, "ZeroDivisionError"),
+        (lambda view: None, "a plan is a tuple of assignments, not None"),
+        (lambda view: ("a",), "a plan holds assignments, not 'a'"),
+        (lambda view: (Assignment(request_id="a", ranks=[0]),), "ranks: [0] is not a tuple of whole numbers"),
+        (lambda view: (Assignment(request_id="a", ranks=("0",)),), "ranks: ('0',) is not"),
+        (lambda view: (Assignment(request_id="a", ranks=(0,), num_steps=1.5),), "num_steps: 1.5 is not"),
         (lambda view: (), "nothing runs, and it gives no lease"),
         (
             lambda view: (task(view.trajectories[0], 0, 1, 2),) if view.now_s else OneRank().plan(view),
@@ -230,6 +235,19 @@ def test_a_policy_that_wants_to_be_woken_in_the_past_is_refused():
 
     with pytest.raises(BadSetting, match="not later than now"):
         run(Early(), arrival("a"))
+
+
+@pytest.mark.parametrize(
+    ("wake_s", "words"), [(lambda: math.nan, "woken at nan"), (lambda: 1 / 0, "ZeroDivisionError")]
+)
+def test_a_wake_up_that_is_no_time_ends_the_run_with_the_policy_s_name(wake_s, words):
+    class Odd(EveryFive):
+        def wake_s(self, view):
+            return wake_s()
+
+    with pytest.raises(BadSetting, match=words) as caught:
+        run(Odd(), arrival("a"))
+    assert str(caught.value).startswith("policy mine: at ")
 
 
 def test_a_policy_that_wakes_for_ever_and_leases_nothing_is_ended():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from itertools import pairwise
 from random import Random
@@ -212,6 +213,7 @@ def test_a_replay_takes_the_gaps_of_the_densest_windows(tmp_path):
         ("when\n1\n", "no column"),
         ("gmt_create\nyesterday\n", ":2: gmt_create"),
         ("gmt_create\n", "0 requests"),
+        ("other,gmt_create\n1\n", ":2: gmt_create"),
     ],
 )
 def test_a_replay_of_something_else_is_refused(tmp_path, text: str, words: str):
@@ -220,6 +222,13 @@ def test_a_replay_of_something_else_is_refused(tmp_path, text: str, words: str):
     with pytest.raises(BadSetting) as caught:
         generate(spec(name="replay", replay=str(path)), QWEN, world_size=4, seed=1)
     assert words in str(caught.value)
+
+
+def test_a_replay_that_was_cut_off_is_refused(tmp_path):
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(b"gmt_create\n" + b"2024-12-02 10:00:00\n" * 99)[:-9])
+    with pytest.raises(BadSetting, match="cannot be read"):
+        generate(spec(name="replay", replay=str(path)), QWEN, world_size=4, seed=1)
 
 
 def test_the_names_of_mixes_and_workloads_are_these():

@@ -263,6 +263,15 @@ def test_aligned_lanes_start_at_multiples_of_their_width_and_leave_out_single_ra
     assert aligned_lanes(1, (1, 2, 4)) == ()
 
 
+def test_aligned_lanes_span_all_planes_and_count_widths_in_one() -> None:
+    lanes = aligned_lanes(8, (1, 2, 4), num_planes=2)
+    assert [lane.ranks for lane in lanes] == [
+        *((0, 4), (1, 5), (2, 6), (3, 7)),
+        *((0, 1, 4, 5), (2, 3, 6, 7)),
+        (0, 1, 2, 3, 4, 5, 6, 7),
+    ]
+
+
 @pytest.mark.world
 @pytest.mark.parametrize("ranks", [(0, 1), (3, 1), (2, 0, 3), (3, 0, 2, 1)])
 def test_every_operation_brings_exact_bytes_in_lane_order(world: World, ranks: tuple[int, ...]) -> None:

@@ -92,7 +92,7 @@ class VaeTraining:
     def __init__(self, vae: AutoencoderKL, phase: Phase, *, device: str, seed: int, compiled: bool) -> None:
         self.vae, self.phase, self.device, self.seed = vae, phase, device, seed
         self.optimizer = torch.optim.AdamW(vae.parameters(), betas=(0.9, 0.99), weight_decay=1e-4)
-        self._loss_of = torch.compile(_loss) if compiled else _loss
+        self._loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
 
     def go(self, step: int, deadline: float) -> int:
         """Steps until the end of the phase or the deadline; returns the step reached."""

@@ -20,7 +20,7 @@ from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.schedule import at_step, linear_schedule
-from epe.parallel import SequenceSharding, max_team
+from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -43,7 +43,7 @@ def load(
     pipeline = load_pipeline(
         FluxPipeline, model_path, family=family("flux1"), device=device, dtype=dtype or default_dtype(device)
     )
-    return Flux1Adapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
+    return Flux1Adapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
 class Flux1Adapter:
@@ -51,11 +51,11 @@ class Flux1Adapter:
     (1, text rows, text width) by T5 and as (1, pooled width) by CLIP.
     """
 
-    def __init__(self, pipeline: FluxPipeline, *, device: torch.device, team_limit: int | None) -> None:
+    def __init__(self, pipeline: FluxPipeline, *, device: torch.device, team_limits: TeamLimits) -> None:
         self.family = family("flux1")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:

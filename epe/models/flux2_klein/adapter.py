@@ -22,7 +22,7 @@ from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step, linear_schedule
-from epe.parallel import SequenceSharding, max_team, predict_apart
+from epe.parallel import SequenceSharding, TeamLimits, predict_apart, team_limits
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -49,7 +49,7 @@ def load(
         device=device,
         dtype=dtype or default_dtype(device),
     )
-    return Flux2KleinAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
+    return Flux2KleinAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
 class Flux2KleinAdapter:
@@ -57,11 +57,13 @@ class Flux2KleinAdapter:
     (1, text rows, text width) for each guidance branch.
     """
 
-    def __init__(self, pipeline: Flux2KleinPipeline, *, device: torch.device, team_limit: int | None) -> None:
+    def __init__(
+        self, pipeline: Flux2KleinPipeline, *, device: torch.device, team_limits: TeamLimits
+    ) -> None:
         self.family = family("flux2-klein")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:

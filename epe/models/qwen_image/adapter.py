@@ -23,7 +23,7 @@ from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.qwen_image.plan import PLAN
 from epe.models.schedule import at_step, linear_schedule
-from epe.parallel import SequenceSharding, max_team, predict_apart
+from epe.parallel import SequenceSharding, TeamLimits, predict_apart, team_limits
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -56,7 +56,7 @@ def load(
         raise BadSetting(
             f"{model_path} takes the guidance scale as an input; only Qwen-Image with true guidance is available"
         )
-    return QwenImageAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
+    return QwenImageAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
 class QwenImageAdapter:
@@ -64,11 +64,11 @@ class QwenImageAdapter:
     tensor (1, text rows, text width) for each guidance branch, without padding and so without a mask.
     """
 
-    def __init__(self, pipeline: QwenImagePipeline, *, device: torch.device, team_limit: int | None) -> None:
+    def __init__(self, pipeline: QwenImagePipeline, *, device: torch.device, team_limits: TeamLimits) -> None:
         self.family = family("qwen-image")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:

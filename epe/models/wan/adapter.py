@@ -8,22 +8,31 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import UniPCMultistepScheduler, WanPipeline
+from diffusers import UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
 from epe.errors import BadSetting
 from epe.families import family
 from epe.messages import Request, Split, StateHeader
 from epe.models.causal_vae import decode_frames
-from epe.models.checkpoint import default_dtype, load_pipeline
+from epe.models.checkpoint import default_dtype
 from epe.models.contract import State
+from epe.models.divided import load_in_planes
 from epe.models.guide import lead_away
 from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import video_of
 from epe.models.prompts import check_tokens
 from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
-from epe.models.wan.plan import PLAN
-from epe.parallel import SequenceSharding, max_team, predict_apart
+from epe.models.wan.plan import LAYERS, PLAN
+from epe.parallel import (
+    ONE_PLANE,
+    Plane,
+    SequenceSharding,
+    TeamLimits,
+    TensorSharding,
+    predict_apart,
+    team_limits,
+)
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -39,21 +48,27 @@ def load(
     cfg_parallel_degree: int = 1,
     attention_mode: str = "agkv",
     ulysses_degree: int | None = None,
+    plane: Plane = ONE_PLANE,
 ) -> WanAdapter:
     """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere.
 
     The VAE always works in float32, as diffusers' own examples have it. `cfg_parallel_degree` needs no second
     form here: the pipeline runs each guidance branch alone, and so does this adapter with either value.
     """
-    pipeline = load_pipeline(
+    pipeline, tensor = load_in_planes(
         WanPipeline,
         model_path,
         family=family("wan"),
         device=device,
-        dtype={"default": dtype or default_dtype(device), "vae": torch.float32},
+        dtype=dtype or default_dtype(device),
+        others={"vae": torch.float32},
+        model_type=WanTransformer3DModel,
+        layers=LAYERS,
+        plane=plane,
     )
     _check(pipeline, model_path)
-    return WanAdapter(pipeline, device=device, team_limit=max_team(attention_mode, ulysses_degree))
+    limits = team_limits(attention_mode, ulysses_degree)
+    return WanAdapter(pipeline, device=device, team_limits=limits, tensor=tensor)
 
 
 class WanAdapter:
@@ -61,11 +76,19 @@ class WanAdapter:
     (1, text rows, text width) for each guidance branch, and the scheduler's history.
     """
 
-    def __init__(self, pipeline: WanPipeline, *, device: torch.device, team_limit: int | None) -> None:
+    def __init__(
+        self,
+        pipeline: WanPipeline,
+        *,
+        device: torch.device,
+        team_limits: TeamLimits,
+        tensor: TensorSharding,
+    ) -> None:
         self.family = family("wan")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._tensor = tensor
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(
             lambda num_steps: make_schedule(pipeline.scheduler, num_steps=num_steps, device=device)
         )
@@ -101,8 +124,8 @@ class WanAdapter:
         latents = state.tensors[LATENTS]
         branches = {name: state.tensors[name] for name in BRANCHES if name in state.tensors}
         forward = partial(self._predict, latents=latents, timestep=timestep)
-        with torch.inference_mode():
-            predictions = predict_apart(forward, list(branches.values()), exchange=exchange, split=split)
+        with torch.inference_mode(), self._tensor.over(exchange, split) as plane:
+            predictions = predict_apart(forward, list(branches.values()), exchange=plane, split=split)
             velocity = lead_away(predictions, scale=request.guidance_scale)
         with torch.no_grad():
             (latents,) = scheduler.step(velocity, timestep, latents, return_dict=False)

@@ -3,7 +3,14 @@
 Text stays whole on every rank: it is read by cross-attention alone, whose queries are the rank's own rows.
 """
 
-from epe.parallel import CrossAttention, InputSplit, JointAttention, OutputGather, ShardPlan
+from epe.parallel import (
+    CrossAttention,
+    DividedLayers,
+    InputSplit,
+    JointAttention,
+    OutputGather,
+    ShardPlan,
+)
 
 VIDEO = "video"
 
@@ -18,4 +25,18 @@ PLAN = ShardPlan(
         JointAttention("blocks.*.attn1", (VIDEO,)),
         CrossAttention("blocks.*.attn2", VIDEO),
     ),
+)
+
+LAYERS = (
+    *(
+        DividedLayers(
+            f"blocks.*.{attention}",
+            columns=("to_q", "to_k", "to_v"),
+            rows=("to_out.0",),
+            norms=("norm_q", "norm_k"),
+            heads="heads",
+        )
+        for attention in ("attn1", "attn2")
+    ),
+    DividedLayers("blocks.*.ffn", columns=("net.0.proj",), rows=("net.2",)),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
 from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
 from diffusers.pipelines.z_image.pipeline_z_image import (
     calculate_shift,
@@ -18,14 +18,24 @@ from diffusers.pipelines.z_image.pipeline_z_image import (
 
 from epe.families import family
 from epe.messages import Request, Split, StateHeader
-from epe.models.checkpoint import default_dtype, load_pipeline
+from epe.models.checkpoint import default_dtype
 from epe.models.contract import State
+from epe.models.divided import load_in_planes
 from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step
-from epe.models.zimage.plan import PLAN
-from epe.parallel import SequenceSharding, max_team, predict_apart, predict_together
+from epe.models.zimage.plan import LAYERS, PLAN
+from epe.parallel import (
+    ONE_PLANE,
+    Plane,
+    SequenceSharding,
+    TeamLimits,
+    TensorSharding,
+    predict_apart,
+    predict_together,
+    team_limits,
+)
 from epe.transport.exchange import Exchange
 
 LATENTS = "latents"
@@ -41,20 +51,25 @@ def load(
     cfg_parallel_degree: int = 1,
     attention_mode: str = "agkv",
     ulysses_degree: int | None = None,
+    plane: Plane = ONE_PLANE,
 ) -> ZImageAdapter:
     """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
-    pipeline = load_pipeline(
+    pipeline, tensor = load_in_planes(
         ZImagePipeline,
         model_path,
         family=family("zimage"),
         device=device,
         dtype=dtype or default_dtype(device),
+        model_type=ZImageTransformer2DModel,
+        layers=LAYERS,
+        plane=plane,
     )
     return ZImageAdapter(
         pipeline,
         device=device,
         cfg_parallel_degree=cfg_parallel_degree,
-        team_limit=max_team(attention_mode, ulysses_degree),
+        team_limits=team_limits(attention_mode, ulysses_degree),
+        tensor=tensor,
     )
 
 
@@ -71,7 +86,8 @@ class ZImageAdapter:
         *,
         device: torch.device,
         cfg_parallel_degree: int,
-        team_limit: int | None,
+        team_limits: TeamLimits,
+        tensor: TensorSharding,
     ) -> None:
         if cfg_parallel_degree not in (1, 2):
             raise ValueError(f"cfg_parallel_degree is {cfg_parallel_degree}; it is 1 or 2")
@@ -79,7 +95,8 @@ class ZImageAdapter:
         self.pipeline = pipeline
         self._device = device
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limit=team_limit)
+        self._tensor = tensor
+        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:
@@ -107,8 +124,8 @@ class ZImageAdapter:
         timestep = scheduler.timesteps[state.step]
         forward = partial(self._predict, latents=state.tensors[LATENTS], timestep=timestep)
         branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
-        with torch.inference_mode():
-            predictions = self._predict_branches(forward, branches, exchange=exchange, split=split)
+        with torch.inference_mode(), self._tensor.over(exchange, split) as plane:
+            predictions = self._predict_branches(forward, branches, exchange=plane, split=split)
             velocity = -_guide(predictions, scale=request.guidance_scale)
         with torch.no_grad():
             (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)

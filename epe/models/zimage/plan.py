@@ -3,7 +3,7 @@
 The context refiner stays whole on every rank: captions are short.
 """
 
-from epe.parallel import InputSplit, JointAttention, OutputGather, ShardPlan
+from epe.parallel import DividedLayers, InputSplit, JointAttention, OutputGather, ShardPlan
 
 PLAN = ShardPlan(
     splits=(
@@ -20,4 +20,17 @@ PLAN = ShardPlan(
         JointAttention("noise_refiner.*.attention", streams=("image",)),
         JointAttention("layers.*.attention", streams=("image and text",)),
     ),
+)
+
+_BLOCKS = ("noise_refiner.*", "context_refiner.*", "layers.*")
+
+# What is left whole on every plane, modulation above all, is 2 of 100 weights.
+LAYERS = (
+    *(
+        DividedLayers(
+            f"{block}.attention", columns=("to_q", "to_k", "to_v"), rows=("to_out.0",), heads="heads"
+        )
+        for block in _BLOCKS
+    ),
+    *(DividedLayers(f"{block}.feed_forward", columns=("w1", "w3"), rows=("w2",)) for block in _BLOCKS),
 )

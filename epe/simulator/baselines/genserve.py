@@ -59,24 +59,32 @@ class GenServe:
     def _chosen(self, draft: Draft, videos: list[TrajectoryView], room_for: list[int]) -> dict[str, int]:
         """The width of each video that runs."""
         capacity = len(draft.view.ranks)
-        best: list[tuple[float, dict[str, int]]] = [(0.0, {}) for _ in range(capacity + 1)]
-        for video in videos[:MAX_TRIED]:
-            actions = _actions(draft, video)
-            best = [_with(best, video.request_id, actions, ranks) for ranks in range(capacity + 1)]
+        videos = videos[:MAX_TRIED]
+        values, widths = knapsack([_actions(draft, video) for video in videos], capacity)
         ranks = max(
-            range(capacity + 1), key=lambda ranks: (best[ranks][0] + room_for[capacity - ranks], -ranks)
+            range(capacity + 1), key=lambda ranks: (values[ranks] + room_for[capacity - ranks], -ranks)
         )
-        return best[ranks][1]
+        chosen = {}
+        for video, by_ranks in zip(reversed(videos), reversed(widths), strict=True):
+            if width := by_ranks[ranks]:
+                chosen[video.request_id] = width
+                ranks -= width
+        return chosen
 
 
-def _with(
-    best: list[tuple[float, dict[str, int]]], name: str, actions: list[Action], ranks: int
-) -> tuple[float, dict[str, int]]:
-    """The knapsack's entry for `ranks` once one more video has chosen."""
-    possible = (action for action in actions if action.width <= ranks)
-    action = max(possible, key=lambda action: action.value + best[ranks - action.width][0])
-    value, widths = best[ranks - action.width]
-    return value + action.value, {**widths, name: action.width} if action.width else widths
+def knapsack(choices: list[list[Action]], capacity: int) -> tuple[list[float], list[list[int]]]:
+    """The best sum of values for 0, 1, ... `capacity` ranks with one action of each list (holding comes first), and
+    the width that each list then takes of them."""
+    values, widths = [0.0] * (capacity + 1), []
+    for hold, *others in choices:
+        best, taken = [hold.value + value for value in values], [0] * (capacity + 1)
+        for width, value in others:
+            for ranks in range(width, capacity + 1):
+                if (total := value + values[ranks - width]) > best[ranks]:
+                    best[ranks], taken[ranks] = total, width
+        values = best
+        widths.append(taken)
+    return values, widths
 
 
 def _actions(draft: Draft, video: TrajectoryView) -> list[Action]:

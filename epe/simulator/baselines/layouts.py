@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from heapq import nsmallest
 from itertools import islice
 
 from epe.planning.draft import Draft
-from epe.planning.forecast import play
+from epe.planning.forecast import played
+from epe.planning.speeds import Speed
 from epe.planning.view import TrajectoryView, View
 from epe.simulator.baselines.serving import begin_s, deadline_s
 from epe.simulator.baselines.settings import BaselineSettings
@@ -30,14 +32,21 @@ class Search:
         self.order = nsmallest(2 * self.num_ranks, draft.view.trajectories, key=self._urgency)
         self.lanes = aligned(draft.view, settings.widths)
         self._speed = {t.request_id: draft.speeds.of(t) for t in self.order}
-        self._left_s: dict[tuple[str, int], float] = {}
-        self._starves = {t.request_id: t.unserved_s(self.now_s) > settings.starvation_s for t in self.order}
+        self._end_s = {t.request_id: self._ends_s(t) for t in self.order}
+        self._dated = [self._waits(t) for t in self.order if t.deadline_s is not None]
+        self._pace = {t.request_id: _paces(self._speed[t.request_id]) for t in self.order}
+        self._starved = {t.request_id for t in self.order if t.unserved_s(self.now_s) > settings.starvation_s}
         self._present = {rank for t in self.order for rank in t.lane}
 
     def best(self) -> Layout:
         """The first of the best layouts."""
-        layouts = (layout for layout in self._layouts() if layout)
-        return min(layouts, key=self._score, default=())
+        best: Layout = ()
+        best_score: tuple[float, ...] = (math.inf,)
+        for layout in self._layouts():
+            score = self._score(layout, most_late=best_score[0]) if layout else None
+            if score is not None and score < best_score:
+                best, best_score = layout, score
+        return best
 
     def _urgency(self, trajectory: TrajectoryView) -> tuple[int, bool, float, float, str]:
         """Larger priority, then those with a deadline by slack, then the others by what is left of them."""
@@ -98,38 +107,49 @@ class Search:
         saved_s = speed.remaining_s(trajectory, present) - speed.remaining_s(trajectory, width)
         return saved_s > self.draft.view.costs.migration_s(trajectory.workload.state_bytes)
 
-    def _score(self, layout: Layout) -> tuple[float, ...]:
-        """Smaller is better."""
+    def _score(self, layout: Layout, *, most_late: float) -> tuple[float, ...] | None:
+        """Smaller is better; None as soon as more than `most_late` requests miss their deadlines."""
         inside = {t.request_id for t, _ in layout}
-        starved = sum(self._starves[t.request_id] for t in self.order if t.request_id not in inside)
-        late = [over_s for over_s in self._tardiness_s(layout, inside) if over_s > 0]
-        speeds = [(self._speed[t.request_id], len(lane)) for t, lane in layout]
-        throughput = sum(speed.step_s(speed.fastest) / speed.step_s(width) for speed, width in speeds)
+        num_late, late_s = 0, 0.0
+        for over_s in self._tardiness_s(layout, inside):
+            if over_s > 0:
+                num_late, late_s = num_late + 1, late_s + over_s
+                if num_late > most_late:
+                    return None
+        starved = len(self._starved - inside)
+        throughput = sum(self._pace[t.request_id][len(lane)] for t, lane in layout)
         moves = sum(bool(t.lane) and t.lane != lane for t, lane in layout)
         idle = self.num_ranks - sum(len(lane) for _, lane in layout)
-        return (len(late), sum(late), starved, -throughput, moves, idle)
+        return (num_late, late_s, starved, -throughput, moves, idle)
 
     def _tardiness_s(self, layout: Layout, inside: set[str]) -> Iterator[float]:
         """How much later than its deadline each request ends when the layout runs to its end and the others follow
         at their fastest width (negative if it is in time)."""
         free = [self.now_s] * (self.num_ranks - sum(len(lane) for _, lane in layout))
         for trajectory, lane in layout:
-            left_s = self._remaining_s(trajectory, len(lane))
-            free += [self.now_s + left_s] * len(lane)
-            yield self.now_s + left_s - deadline_s(trajectory)
-        rest = [t for t in self.order if t.request_id not in inside and t.deadline_s is not None]
-        widths = [self._speed[t.request_id].fastest for t in rest]
-        jobs = [(width, self._remaining_s(t, width)) for t, width in zip(rest, widths, strict=True)]
-        ends = play(free, jobs)
-        yield from (end_s - deadline_s(t) for t, end_s in zip(rest, ends, strict=True))
+            end_s = self._end_s[trajectory.request_id][len(lane)]
+            free += [end_s] * len(lane)
+            yield end_s - deadline_s(trajectory)
+        rest = [each for each in self._dated if each[0] not in inside]
+        ends_s = played(free, ((width, left_s) for _, _, width, left_s in rest))
+        for (_, until_s, _, _), end_s in zip(rest, ends_s, strict=True):
+            yield end_s - until_s
 
-    def _remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
-        key = (trajectory.request_id, width)
-        seconds = self._left_s.get(key)
-        if seconds is None:
-            speed = self._speed[trajectory.request_id]
-            seconds = self._left_s[key] = speed.remaining_s(trajectory, width)
-        return seconds
+    def _waits(self, trajectory: TrajectoryView) -> tuple[str, float, int, float]:
+        """Its id, its deadline, and the width and seconds at which it follows when it has to wait."""
+        speed = self._speed[trajectory.request_id]
+        left_s = speed.remaining_s(trajectory, speed.fastest)
+        return trajectory.request_id, deadline_s(trajectory), speed.fastest, left_s
+
+    def _ends_s(self, trajectory: TrajectoryView) -> dict[int, float]:
+        """When it ends at each width, if it runs from now on."""
+        speed = self._speed[trajectory.request_id]
+        return {width: self.now_s + speed.remaining_s(trajectory, width) for width in self.settings.widths}
+
+
+def _paces(speed: Speed) -> dict[int, float]:
+    """The share of the fastest pace at each width."""
+    return {width: speed.step_s(speed.fastest) / speed.step_s(width) for width in speed.widths}
 
 
 def aligned(view: View, widths: tuple[int, ...]) -> list[Lane]:

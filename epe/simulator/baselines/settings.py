@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from epe.errors import BadSetting
-from epe.planning.costs import Workload
+from epe.planning.costs import CostTable, Workload
 from epe.planning.draft import Draft
 from epe.planning.speeds import Speed, Speeds
 from epe.planning.view import View
@@ -47,7 +49,7 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
     def draft(self, view: View) -> Draft:
         """An empty plan on the idle ranks of a view."""
         widths = tuple(sorted({*self.widths, *self.tuned.values()}))
-        speeds = Speeds(view.costs, widths=widths, world=len(view.ranks))
+        speeds = _speeds(view.costs, view.costs.edition, widths, len(view.ranks))
         return Draft(view, speeds, pulse_s=self.pulse_s, pulse_steps=self.pulse_steps, ahead=self.ahead)
 
     def fixed_width(self, workload: Workload, speed: Speed) -> int:
@@ -56,6 +58,12 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
         if tuned is not None and tuned in speed.widths:
             return tuned
         return max(width for width in speed.ladder if speed.efficiency(width) >= self.min_efficiency)
+
+
+@lru_cache(maxsize=4)
+def _speeds(costs: CostTable, edition: int, widths: tuple[int, ...], world: int) -> Speeds:
+    """Kept as long as the table does not change: a run asks for them some ten thousand times."""
+    return Speeds(costs, widths=widths, world=world)
 
 
 def class_of(workload: Workload) -> str:

@@ -6,8 +6,8 @@ In rounds, as the paper has it, and asked anew at every event, as GF-DiT's repos
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from epe.messages import Stage
 from epe.planning.draft import Draft
@@ -24,8 +24,7 @@ from epe.simulator.baselines.serving import (
 from epe.simulator.baselines.settings import BaselineSettings
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """What the knapsack decides on: if the request runs now at `width`, will it still be able to end in time
     (`survives`), and if it waits (`can_wait`)?"""
 
@@ -158,15 +157,14 @@ class TetriServeContinuous:
         )
 
     def _choice(self, draft: Draft, trajectory: TrajectoryView) -> Choice:
-        speed, at_s = draft.speeds.of(trajectory), begin_s(draft, trajectory)
-        left_s = deadline_s(trajectory) - at_s
-        widths = [width for width in speed.ladder if speed.remaining_s(trajectory, width) <= left_s]
+        speed = draft.speeds.of(trajectory)
+        left_s = deadline_s(trajectory) - begin_s(draft, trajectory)
+        width = next((width for width in speed.ladder if speed.remaining_s(trajectory, width) <= left_s), 0)
         wait_s = draft.lease_s(trajectory, speed.fastest)
-        encodes = trajectory.stage is Stage.ENCODE
         return Choice(
             trajectory=trajectory,
-            width=1 if encodes or not widths else widths[0],
-            survives=bool(widths),
+            width=1 if trajectory.stage is Stage.ENCODE or not width else width,
+            survives=width > 0,
             can_wait=wait_s + speed.best_s(trajectory) <= left_s,
         )
 

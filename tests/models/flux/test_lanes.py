@@ -14,8 +14,9 @@ from tests.lanes import on_lane
 from tests.models.flux.drawing import Subject
 from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
 
-# AGKV, heads shared by as many as there are (three, so that a lane of four is two teams of two), and by two at most.
-METHODS = [("agkv", None), ("ulysses", None), ("ulysses", 2)]
+# AGKV, heads shared by as many as there are (three, so that a lane of four is two teams of two), by two at most, and
+# what each lane finds faster.
+METHODS = [("agkv", None), ("ulysses", None), ("ulysses", 2), ("auto", None)]
 
 
 # Picture sizes with text rows that each are padded to: those that a lane shares, evenly or not, and those that are

@@ -7,7 +7,7 @@ import pytest
 
 from epe.messages import Split
 from tests.models.flux.drawing import Subject
-from tests.models.on_ranks import Turn, draw
+from tests.models.on_ranks import Loading, Turn, draw
 from tests.world import World
 
 pytestmark = pytest.mark.world
@@ -21,11 +21,11 @@ MOVES: list[Turn] = [
 ]
 
 
-@pytest.mark.parametrize("attention_mode", ["agkv", "ulysses"])
+@pytest.mark.parametrize("attention_mode", ["agkv", "ulysses", "auto"])
 def test_a_request_that_moves_between_lanes_over_gloo_keeps_the_pipelines_bits(
     attention_mode: str, world: World, subject: Subject
 ) -> None:
     request = subject.request(num_steps=len(MOVES))
-    drawn = world.run(draw, str(subject.checkpoint), request, MOVES, attention_mode)
+    drawn = world.run(draw, str(subject.checkpoint), request, MOVES, Loading(attention_mode=attention_mode))
     expected = subject.latents(request).numpy()
     assert all(np.array_equal(drawn[rank], expected) for rank in MOVES[-1][0])

@@ -9,7 +9,7 @@ import pytest
 from diffusers import QwenImagePipeline
 
 from epe.messages import Split
-from tests.models.on_ranks import Turn, draw
+from tests.models.on_ranks import Loading, Turn, draw
 from tests.models.qwen_image.drawing import LONGEST, make_request, reference
 from tests.world import World
 
@@ -30,6 +30,6 @@ def test_a_request_that_moves_between_lanes_over_gloo_at_every_boundary_keeps_th
     mode: str, world: World, tiny_qwen_image: Path, pipeline: QwenImagePipeline
 ) -> None:
     request = make_request(num_steps=len(MOVES), prompt=LONGEST)
-    drawn = world.run(draw, str(tiny_qwen_image), request, MOVES, mode)
+    drawn = world.run(draw, str(tiny_qwen_image), request, MOVES, Loading(attention_mode=mode))
     expected = reference(pipeline, request, output_type="latent").numpy()
     assert all(np.array_equal(drawn[rank], expected) for rank in MOVES[-1][0])

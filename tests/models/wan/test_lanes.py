@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from diffusers import WanPipeline
 
 from epe.messages import Split
 from epe.models.wan.adapter import WanAdapter
-from tests.models.trajectories import drawn_by_lane, drawn_with_moves, same, solo
+from tests.lanes import on_lane
+from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
 from tests.models.wan.drawing import LONG, SIZES, make_request, of_size, reference
 
 SPLITS = [Split(cp=2), Split(cp=3), Split(cp=4), Split(cfg=2, cp=1), Split(cfg=2, cp=2)]
@@ -62,3 +66,20 @@ def test_a_request_that_moves_at_every_step_boundary_keeps_its_bits_and_its_hist
     turns = [splits[(first + step) % len(splits)] for step in range(request.num_steps)]
     moved = drawn_with_moves(adapters, adapters[0].encode(request), turns)
     assert same(moved, solo(adapters[0], request))
+
+
+def test_a_video_has_the_same_frames_at_every_width(
+    adapters: list[WanAdapter], pipeline: WanPipeline
+) -> None:
+    request = of_size((64, 80, 9), num_steps=2)
+    expected = reference(pipeline, request, output_type="pil")
+    assert expected.shape == (9, 64, 80, 3)
+    for split in (Split(), *SPLITS):
+
+        def draw(exchange: Any, split: Split = split) -> np.ndarray:
+            adapter = adapters[exchange.position]
+            state = advance(adapter, adapter.encode(request), exchange, split, num_steps=request.num_steps)
+            return adapter.decode(state)
+
+        videos = on_lane(split.width, draw)
+        assert all(np.array_equal(video, expected) for video in videos), split

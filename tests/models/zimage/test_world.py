@@ -10,12 +10,14 @@ from diffusers import ZImagePipeline
 
 from epe.messages import Request, Split
 from epe.models.zimage.adapter import ZImageAdapter
+from tests.models.on_ranks import Loading, Turn, draw
 from tests.models.zimage.drawing import LONG, SHORT, make_request, reference, solo
-from tests.models.zimage.on_ranks import Turn, draw
 from tests.world import World
 
 pytestmark = pytest.mark.world
 
+# Both branches as one batch.
+AS_THE_PIPELINE = Loading(cfg_parallel_degree=1)
 REQUESTS = [
     make_request(height=256, width=256, prompt=LONG, negative_prompt=""),
     make_request(height=272, width=304, prompt=SHORT, negative_prompt=LONG),
@@ -40,7 +42,11 @@ def test_a_lane_over_gloo_draws_the_pipelines_latents(
 ) -> None:
     turns: list[Turn] = [(ranks, Split(cp=len(ranks)), request_.num_steps)]
     expected = reference(pipeline, request_, output_type="latent").numpy()
-    drawn = [d for d in world.run(draw, str(tiny_zimage), 1, request_, turns) if d is not None]
+    drawn = [
+        d
+        for d in world.run(draw, str(tiny_zimage), request_, turns, Loading(cfg_parallel_degree=1))
+        if d is not None
+    ]
     assert len(drawn) == len(ranks)
     assert all(np.array_equal(latents, expected) for latents in drawn)
 
@@ -61,7 +67,7 @@ def test_branches_apart_over_gloo_give_the_bits_of_one_rank(
 ) -> None:
     request = make_request()
     expected = solo(apart[0], request).tensors["latents"].numpy()
-    drawn = world.run(draw, str(tiny_zimage), 2, request, [(ranks, split, request.num_steps)])
+    drawn = world.run(draw, str(tiny_zimage), request, [(ranks, split, request.num_steps)])
     assert all(np.array_equal(drawn[rank], expected) for rank in ranks)
 
 
@@ -69,7 +75,7 @@ def test_a_request_that_moves_between_lanes_at_every_boundary_keeps_its_bits(
     world: World, tiny_zimage: Path, pipeline: ZImagePipeline
 ) -> None:
     request = make_request(num_steps=len(MOVES))
-    drawn = world.run(draw, str(tiny_zimage), 1, request, MOVES)
+    drawn = world.run(draw, str(tiny_zimage), request, MOVES, AS_THE_PIPELINE)
     expected = reference(pipeline, request, output_type="latent").numpy()
     assert all(np.array_equal(drawn[rank], expected) for rank in MOVES[-1][0])
 
@@ -79,6 +85,6 @@ def test_a_lane_whose_guidance_splits_and_joins_between_steps_keeps_its_bits(
 ) -> None:
     request = make_request(num_steps=len(MOVES))
     turns: list[Turn] = [(r, Split(cfg=2, cp=len(r) // 2) if len(r) % 2 == 0 else s, n) for r, s, n in MOVES]
-    drawn = world.run(draw, str(tiny_zimage), 2, request, turns)
+    drawn = world.run(draw, str(tiny_zimage), request, turns)
     expected = solo(apart[0], request).tensors["latents"].numpy()
     assert all(np.array_equal(drawn[rank], expected) for rank in turns[-1][0])

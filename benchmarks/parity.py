@@ -1,0 +1,185 @@
+"""How far the final latents of every family are from those of diffusers' own pipeline, on tiny models: every width,
+method of attention, split of guidance and number of tensor-parallel planes, with tokens that divide and that do not.
+
+    python -m benchmarks.parity --output docs/results/parity.md
+
+Ranks are processes on the CPU that speak over gloo, a thread each; lanes take the first of them. What a family does not
+offer is not in the table: `epe.families` says what it offers, and the stage file is held to that when it is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.parity_table import Cell, Row, render
+from benchmarks.real_sizes import MODELS
+from epe.families import FAMILIES, Family
+from epe.messages import Request, Split
+from epe.models.catalog import make_tiny
+from tests.models.on_ranks import Loading, Turn, draw
+from tests.oracle import draw as draw_with_diffusers
+from tests.oracle import load_oracle
+from tests.world import RankContext, World
+
+NUM_RANKS = 8
+WIDTHS = (1, 2, 3, 4, 8)
+METHODS = {"AGKV": ("agkv", None), "Ulysses": ("ulysses", None), "hybrid": ("ulysses", 2)}
+DTYPES = ("float32", "bfloat16")
+NUM_STEPS = 3
+# Its rows are shared by the ranks in every family; the short one's stay whole on each where text may.
+LONG, SHORT = "a green dog in the city " * 25, "a cat on a red chair"
+NUM_TEXT_ROWS = (512, 170)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A family's tiny checkpoint."""
+
+    family: Family
+    checkpoint: Path
+
+    def request(self, size: int, *, num_steps: int = NUM_STEPS) -> Request:
+        """0: tokens that every width divides, short text; 1: an odd number of tokens, long text."""
+        height, width, num_frames = MODELS[self.family.name].tiny_sizes[size]
+        return Request(
+            id=f"size{size}",
+            prompt=(SHORT, LONG)[size],
+            negative_prompt="a chair" if self.family.negative_prompt else "",
+            height=height,
+            width=width,
+            num_frames=num_frames,
+            num_steps=num_steps,
+            guidance_scale=MODELS[self.family.name].guidance_scale,
+            seed=11,
+            max_sequence_length=NUM_TEXT_ROWS[size],
+        )
+
+    def num_tokens(self, size: int) -> int:
+        request = self.request(size)
+        return self.family.num_tokens(
+            height=request.height, width=request.width, num_frames=request.num_frames
+        )
+
+
+def rows(family: Family) -> Iterator[Row]:
+    """What the family offers, and therefore what is proven of it."""
+    degrees = (1, 2) if "cfg" in family.axes else (1,)
+    planes = (1, 2) if "tp" in family.axes else (1,)
+    for dtype, size, method, cfg, tp in product(DTYPES, (0, 1), METHODS, degrees, planes):
+        yield Row(dtype=dtype, size=size, method=method, cfg=cfg, tp=tp)
+
+
+def measure(world: World, subject: Subject) -> dict[Row, dict[int, Cell]]:
+    """Largest differences by row and width."""
+    expected: dict[tuple[str, int], np.ndarray] = {}
+    for dtype in DTYPES:
+        oracle = load_oracle(subject.checkpoint, dtype=getattr(torch, dtype))
+        for size in (0, 1):
+            drawn = draw_with_diffusers(oracle, subject.request(size), family=subject.family)
+            expected[dtype, size] = drawn.latents.float().numpy()
+    table: dict[Row, dict[int, Cell]] = {}
+    for row in rows(subject.family):
+        widths = [width for width in WIDTHS if width * row.tp <= NUM_RANKS]
+        table[row] = {
+            width: _cell(world, subject, row, width, expected[row.dtype, row.size]) for width in widths
+        }
+        print(subject.family.name, row, table[row], flush=True)
+    return table
+
+
+def measure_moves(world: World, subject: Subject, *, method: str, tp: int) -> Cell:
+    """A request that changes its lane at every step boundary, from one to all ranks and back, against one lane."""
+    widths = [width for width in (1, 3, 8, 2, 4, 1) if width * tp <= NUM_RANKS]
+    row = Row(dtype="float32", size=1, method=method, cfg=1, tp=tp)
+    request = subject.request(1, num_steps=len(widths))
+    moving: list[Turn] = [(_lane(width, tp), Split(cp=width, tp=tp), 1) for width in widths]
+    staying: list[Turn] = [(_lane(1, tp), Split(tp=tp), len(widths))]
+    moved, stayed = (_drawn(world, subject, row, request, turns) for turns in (moving, staying))
+    return Cell.between(moved[0], stayed[0], agreed=_agree(moved))
+
+
+def _cell(world: World, subject: Subject, row: Row, width: int, expected: np.ndarray) -> Cell:
+    halves = row.cfg == 2 and width % 2 == 0
+    split = Split(cfg=2, cp=width // 2, tp=row.tp) if halves else Split(cp=width, tp=row.tp)
+    turns: list[Turn] = [(_lane(width, row.tp), split, NUM_STEPS)]
+    drawn = _drawn(world, subject, row, subject.request(row.size), turns)
+    return Cell.between(drawn[0], expected, agreed=_agree(drawn))
+
+
+def _drawn(world: World, subject: Subject, row: Row, request: Request, turns: list[Turn]) -> list[np.ndarray]:
+    """The latents of every rank of the last lane. Encoding is the first rank's work: other planes cannot."""
+    mode, degree = METHODS[row.method]
+    loading = Loading(
+        attention_mode=mode,
+        ulysses_degree=degree,
+        cfg_parallel_degree=row.cfg,
+        num_planes=row.tp,
+        dtype=row.dtype,
+    )
+    encoding: Turn = ((0,), Split(tp=row.tp), 0)
+    given = world.run(draw, str(subject.checkpoint), request, [encoding, *turns], loading, timeout_s=300.0)
+    return [latents for latents in given if latents is not None]
+
+
+def _lane(width: int, tp: int) -> tuple[int, ...]:
+    """The first `width` ranks of each plane."""
+    plane = NUM_RANKS // tp
+    return tuple(first + place for first in range(0, plane * tp, plane) for place in range(width))
+
+
+def _agree(drawn: list[np.ndarray]) -> bool:
+    return all(np.array_equal(latents, drawn[0]) for latents in drawn)
+
+
+def forget(context: RankContext) -> None:
+    """Let a family's adapters go."""
+    context.kept.clear()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    tables: dict[str, dict[Row, dict[int, Cell]]] = {}
+    moves: dict[str, dict[str, Cell]] = {}
+    tokens: dict[str, tuple[int, int]] = {}
+    world = World(NUM_RANKS)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.families:
+            subject = Subject(FAMILIES[name], Path(folder) / name)
+            make_tiny(name, subject.checkpoint)
+            tables[name] = measure(world, subject)
+            planes = (1, 2) if "tp" in subject.family.axes else (1,)
+            moves[name] = {
+                f"{method}, TP {tp}": measure_moves(world, subject, method=method, tp=tp)
+                for method, tp in product(METHODS, planes)
+            }
+            tokens[name] = (subject.num_tokens(0), subject.num_tokens(1))
+            world.run(forget)
+    world.close()
+    text = render(tables, moves, tokens, about=_about())
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text)
+
+
+def _about() -> str:
+    return f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    main()

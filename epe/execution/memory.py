@@ -1,0 +1,96 @@
+"""How much memory a lease took at most on this rank, for the planner, who never plans what does not fit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+
+class Meter(Protocol):
+    """Measures from one `reset` to the next; bytes, 0 where nothing can be measured."""
+
+    def reset(self) -> None: ...
+
+    def peak_bytes(self) -> int:
+        """The most that was in use since the last `reset`."""
+
+    def resident_bytes(self) -> int:
+        """What is in use now."""
+
+
+class NoMeter:
+    """Measures nothing, and costs nothing."""
+
+    def reset(self) -> None:
+        pass
+
+    def peak_bytes(self) -> int:
+        return 0
+
+    def resident_bytes(self) -> int:
+        return 0
+
+
+class CudaMeter:
+    """The tensors of this process on its GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def reset(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak_bytes(self) -> int:
+        return int(torch.cuda.max_memory_allocated(self.device))
+
+    def resident_bytes(self) -> int:
+        return int(torch.cuda.memory_allocated(self.device))
+
+
+class HostMeter:
+    """The whole process in host memory, as Linux counts it. A reset takes about a tenth of a millisecond."""
+
+    STATUS = Path("/proc/self/status")
+    CLEAR = Path("/proc/self/clear_refs")
+
+    def reset(self) -> None:
+        self.CLEAR.write_text("5")  # proc(5): sets the peak to what is resident now
+
+    def peak_bytes(self) -> int:
+        return self._of("VmHWM")
+
+    def resident_bytes(self) -> int:
+        return self._of("VmRSS")
+
+    def _of(self, field: str) -> int:
+        found = re.search(rf"^{field}:\s+(\d+) kB$", self.STATUS.read_text(), re.MULTILINE)
+        return 1024 * int(found[1]) if found else 0
+
+
+def meter_for(device: torch.device, *, limit_bytes: int | None) -> Meter:
+    """A GPU is always measured; host memory only where somebody has limited it and the system can tell."""
+    if device.type == "cuda":
+        return CudaMeter(device)
+    if limit_bytes is None:
+        return NoMeter()
+    meter = HostMeter()
+    try:
+        meter.reset()
+    except OSError:
+        return NoMeter()
+    return meter
+
+
+# Kept free on a GPU: what the allocator cannot use for want of one large piece, and what libraries take later.
+GPU_RESERVE = 0.05
+
+
+def usable_bytes(device: torch.device, *, limit_bytes: int | None) -> int | None:
+    """What a rank may use in all: the limit, or on a GPU what it holds and what is free on it, less a reserve."""
+    if limit_bytes is not None or device.type != "cuda":
+        return limit_bytes
+    free, total = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - GPU_RESERVE * total)

@@ -1,0 +1,30 @@
+"""The file in which a service records its requests (docs/trace-format.md): claimed at the start, appended to later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from epe.errors import BadSetting
+
+
+def claim_trace(path: str, *, flag: str) -> str:
+    """Make the file, so that a bad path is known before any work; returns its absolute path. Raises `BadSetting`.
+
+    A file that holds a trace already is refused: times of a second recording would begin anew in its middle.
+    """
+    target = Path(path).absolute()
+    try:
+        with target.open("ab") as file:
+            if file.tell():
+                raise BadSetting(
+                    f"{path} holds something already; name a file that does not exist", path=flag
+                )
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be written: {error.strerror}", path=flag) from error
+    return str(target)
+
+
+def append_trace(path: str, lines: bytes) -> None:
+    """Add whole lines at the end. Raises `OSError`."""
+    with open(path, "ab") as file:
+        file.write(lines)

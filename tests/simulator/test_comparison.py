@@ -1,0 +1,136 @@
+"""The program that compares schedulers: a tiny cell from tuning to page, and how it judges."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+
+import msgspec
+import pytest
+
+pytest.importorskip("scipy")
+pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+CELL = "flux-gamma3-only-small-0.8-x3"
+
+
+def compare(folder: Path, command: str, *flags: str) -> str:
+    """Run the program as a user does, in a folder of its own."""
+    given = ["--cells", CELL, "--outputs", str(folder), "--tuned", str(folder / "tuned.json"), "--page",
+             str(folder / "page.md"), "--requests", "12", "--tuning-requests", "6", "--seeds", "2",
+             "--baselines", "2", "--bound-seconds", "1", *flags]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "scheduling.py"), command, *given],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that the program leaves of one cell."""
+    folder = tmp_path_factory.mktemp("comparison")
+    compare(folder, "tune")
+    compare(folder, "run", "--what", "baselines,bounds,elastic")
+    compare(folder, "report")
+    return folder
+
+
+def test_every_baseline_is_tuned_in_the_cell(folder: Path) -> None:
+    tuned = msgspec.json.decode((folder / "tuned.json").read_bytes())
+    assert len({each["entrant"]["name"] for each in tuned}) == len(tuned) == 12
+
+
+def test_a_stopped_comparison_goes_on_where_it_was(folder: Path) -> None:
+    kept = (folder / "runs.jsonl").read_bytes()
+    whole = kept.splitlines(keepends=True)
+    assert len(whole) == 8
+    (folder / "runs.jsonl").write_bytes(b"".join(whole[:5]) + whole[5][:40])
+    told = compare(folder, "run", "--what", "baselines,bounds,elastic")
+    assert told.startswith("8 runs, 3 to do")
+    assert [without_time(line) for line in (folder / "runs.jsonl").read_bytes().splitlines()] == [
+        without_time(line) for line in kept.splitlines()
+    ]
+
+
+def without_time(line: bytes) -> object:
+    """What a run must give again."""
+    found = msgspec.json.decode(line)
+    (found.get("metrics") or {}).update(plan_ms_p50=0, plan_ms_p99=0)
+    return {**found, "took_s": 0}
+
+
+def test_the_page_says_what_the_runs_gave(folder: Path) -> None:
+    runs = [msgspec.json.decode(line) for line in (folder / "runs.jsonl").read_bytes().splitlines()]
+    ours = [
+        run["metrics"]["slo_attainment"]
+        for run in runs
+        if (run["job"].get("entrant") or {}).get("name") == "elastic"
+    ]
+    page = (folder / "page.md").read_text()
+    section = page.split("## In time")[1]
+    (row,) = re.findall(rf"^\| {CELL} \| ([\d.]+) \|", section, re.MULTILINE)[:1]
+    assert float(row) == pytest.approx(100 * fmean(ours), abs=0.05)
+    assert "1 of 24 cells" in page
+
+
+def test_all_pictures_of_the_page_are_there(folder: Path) -> None:
+    pictures = re.findall(r"\]\((\S+\.png)\)", (folder / "page.md").read_text())
+    assert pictures
+    assert [name for name in pictures if not (folder / name).is_file()] == []
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("scheduling_verdicts")
+
+
+def compared(verdicts: ModuleType, *, ours: float, best: float, margin: float, bound: float = 1.0) -> object:
+    """A cell whose difference is known to plus or minus `margin`."""
+    return verdicts.Compared(
+        cell=f"{ours} against {best}",
+        ours=ours,
+        best=best,
+        best_name="other",
+        low=ours - best - margin,
+        high=ours - best + margin,
+        num_seeds=5,
+        num_baselines=12,
+        bound=bound,
+    )
+
+
+def test_a_cell_below_the_best_by_more_than_chance_fails_the_comparison(verdicts: ModuleType) -> None:
+    level = [compared(verdicts, ours=0.8, best=0.8, margin=0.01)] * 18
+    by_chance = compared(verdicts, ours=0.79, best=0.8, margin=0.02)
+    below = compared(verdicts, ours=0.785, best=0.8, margin=0.01)
+    inside, worst, _ = verdicts.judge([*level, by_chance, below], field="slo_attainment")
+    assert (inside.found, inside.reached, worst.reached) == ("19 of 20", True, True)
+    inside, worst, _ = verdicts.judge([*level, below, below], field="slo_attainment")
+    assert (inside.found, inside.reached) == ("18 of 20", False)
+    far = compared(verdicts, ours=0.77, best=0.8, margin=0.05)
+    assert [each.reached for each in verdicts.judge([*level, far], field="weighted_goodput")] == [True, False]
+
+
+def test_only_cells_where_the_best_is_well_short_of_the_bound_count_for_the_shortfall(
+    verdicts: ModuleType,
+) -> None:
+    near = compared(verdicts, ours=0.5, best=0.98, margin=0.01)
+    half = compared(verdicts, ours=0.9, best=0.8, margin=0.01)
+    less = compared(verdicts, ours=0.85, best=0.8, margin=0.01)
+    assert verdicts.judge([near], field="slo_attainment")[2].reached is None
+    assert verdicts.judge([near, half], field="slo_attainment")[2].reached is True
+    assert verdicts.judge([near, less], field="slo_attainment")[2].reached is False

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epe.errors import BadSetting
+from epe.telemetry.trace_file import append_trace, claim_trace
+
+
+def test_a_claimed_file_is_there_and_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    path = claim_trace("trace.jsonl", flag="--record-trace")
+    assert path == str(tmp_path / "trace.jsonl")
+    append_trace(path, b"a\n")
+    append_trace(path, b"b\n")
+    assert Path(path).read_bytes() == b"a\nb\n"
+
+
+def test_an_empty_file_may_be_claimed_and_one_that_holds_something_may_not(tmp_path: Path):
+    path = tmp_path / "trace.jsonl"
+    path.touch()
+    claim_trace(str(path), flag="--record-trace")
+    path.write_bytes(b"{}\n")
+    with pytest.raises(BadSetting, match=r"--record-trace: .* holds something already"):
+        claim_trace(str(path), flag="--record-trace")
+    assert path.read_bytes() == b"{}\n"
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/trace.jsonl", ".", "a" * 300])
+def test_a_bad_path_is_refused_at_the_start(tmp_path: Path, name: str):
+    with pytest.raises(BadSetting, match=r"--record-trace: .* cannot be written"):
+        claim_trace(str(tmp_path / name), flag="--record-trace")

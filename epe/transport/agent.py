@@ -1,6 +1,6 @@
 """This process's torch RPC agent: joins the members of one epoch, and leaves them without a farewell.
 
-An agent that has lost a peer is thrown away: the next epoch has new agents, under a new prefix of the store.
+An agent that is gone is struck off by those that stay; its node comes back with a new one, under a new name.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,19 +19,23 @@ from epe.errors import StartFailed
 from epe.transport.guard import guard, unguard
 
 _POLL_S = 0.005
+# torch's own keys: who has joined, and whose turn it is to join.
+_LIST = "_ALL_WORKER_INFOS"
+_TOKEN = "RpcGroupManagementToken"
 _autograd_is_ready = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Membership:
     """`node` among the `members` of an epoch; every wait ends after `timeout_s`. `interface` is the network
-    interface to listen on, None where this host's name leads."""
+    interface to listen on, None where this host's name leads. `life` counts the processes that this node has had."""
 
     epoch: int
     node: str
     members: tuple[str, ...]
     timeout_s: float
     interface: str | None
+    life: int = 0
 
     def __post_init__(self) -> None:
         for name in self.members:
@@ -39,13 +44,30 @@ class Membership:
         if self.node not in self.members or len(set(self.members)) < len(self.members):
             raise ValueError(f"{self.node} must be one of distinct members, not {self.members}")
 
-    def worker_name(self, node: str) -> str:
-        """The name of a node's agent: a new one each epoch, since a name is never given twice."""
-        return f"{node}_e{self.epoch}"
+    @property
+    def number(self) -> int:
+        """The number of this agent, never given twice."""
+        return self.members.index(self.node) + self.life * len(self.members)
+
+    @property
+    def own_name(self) -> str:
+        return worker_name(self.node, epoch=self.epoch, life=self.life)
 
 
-def join(store: Store, membership: Membership, *, endpoint: tuple[str, str]) -> dict[str, Any]:
-    """Start the agent and wait for all members; gives the worker of each peer. Blocks.
+def worker_name(node: str, *, epoch: int, life: int) -> str:
+    """The name of a node's agent: a new one each epoch and life, since a name is never given twice."""
+    return f"{node}_e{epoch}_l{life}"
+
+
+def join(
+    store: Store,
+    membership: Membership,
+    *,
+    endpoint: tuple[str, str],
+    present: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Start the agent and wait for all members, or join those that are `present` (worker names by node); gives the
+    worker of each peer. Blocks.
 
     Peers may call `endpoint` (module, name) alone. Raises `StartFailed`, and leaves nothing behind.
     """
@@ -55,7 +77,8 @@ def join(store: Store, membership: Membership, *, endpoint: tuple[str, str]) -> 
     guard(endpoint, joining=True)
     try:
         _start(store, membership)
-        _await_members(store.clone(), membership)
+        if present is None:
+            _await_members(store.clone(), membership)
     except RuntimeError as error:
         leave()
         raise StartFailed(f"{node} could not join epoch {epoch}: {reason_of(error)}") from error
@@ -63,8 +86,28 @@ def join(store: Store, membership: Membership, *, endpoint: tuple[str, str]) -> 
         leave()
         raise
     guard(endpoint, joining=False)
-    peers = (member for member in membership.members if member != node)
-    return {peer: rpc.get_worker_info(membership.worker_name(peer)) for peer in peers}
+    if present is None:
+        present = {member: worker_name(member, epoch=epoch, life=0) for member in membership.members}
+    return {peer: rpc.get_worker_info(name) for peer, name in present.items() if peer != node}
+
+
+def worker_of(name: str) -> Any:
+    """What calls an agent that has joined, by its name."""
+    return rpc.get_worker_info(name)
+
+
+def strike_off(worker: Any) -> None:
+    """Forget an agent that is gone, so that a new one may take its place."""
+    rpc.api._get_current_rpc_agent()._update_group_membership(worker, [], {}, False)
+
+
+def strike_off_list(store: Store, *, epoch: int, name: str) -> None:
+    """Take an agent that is gone off the list that newcomers read, and the token that it may have died with."""
+    own = PrefixStore(f"rpc{epoch}", store)
+    names = PrefixStore("names", own)
+    listed = names.get(_LIST).decode().split(",")
+    names.set(_LIST, "".join(f"{entry}," for entry in listed if entry and entry.rpartition("-")[0] != name))
+    own.set(_TOKEN, "")
 
 
 def leave() -> None:
@@ -91,7 +134,7 @@ def _start(store: Store, membership: Membership) -> None:
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=1, rpc_timeout=membership.timeout_s, _transports=["uv"], _channels=["basic"]
     )
-    name, number = membership.worker_name(membership.node), membership.members.index(membership.node)
+    name, number = membership.own_name, membership.number
     # A group that knows no world size: every wait in it ends at the time limit, that of a fixed one does not.
     rpc._init_rpc_backend(rpc.BackendType.TENSORPIPE, own, name, number, None, options)
 

@@ -76,6 +76,9 @@ def check_seam() -> None:
         "rpc._init_rpc_backend": hasattr(rpc, "_init_rpc_backend"),
         "rpc.dist_autograd._init": hasattr(rpc.dist_autograd, "_init"),
         "rpc.api._is_current_rpc_agent_set": hasattr(rpc.api, "_is_current_rpc_agent_set"),
+        "rpc.TensorPipeAgent._update_group_membership": hasattr(
+            rpc.TensorPipeAgent, "_update_group_membership"
+        ),
         "rpc.internal._unpickler": hasattr(internal, "_unpickler"),
         "rpc.internal._InternalRPCPickler._tensor_receiver": hasattr(
             internal._InternalRPCPickler, _TENSOR_RECEIVER

@@ -18,8 +18,8 @@ from torch.distributed import Store, rpc
 
 from epe.errors import EpeError, Gone
 from epe.telemetry.log import get_logger
-from epe.transport import agent
-from epe.transport.guard import check_seam
+from epe.transport import agent, door
+from epe.transport.guard import check_seam, guard
 from epe.transport.link import Receiver
 from epe.transport.packing import Packed, pack, unpack
 from epe.transport.store import interface_of
@@ -34,11 +34,14 @@ _open_link: RpcLink | None = None
 
 
 class Kind(IntEnum):
-    """What a call of `deliver` brings: a message, a message that wants an answer, or the standing call."""
+    """What a call of `deliver` brings: a message, a message that wants an answer, the standing call, or the leader's
+    word that a node (the target) is struck off, or is back under a name (the sender)."""
 
     TELL = 0
     ASK = 1
     STAND = 2
+    STRIKE_OFF = 3
+    ADMIT = 4
 
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
@@ -55,6 +58,11 @@ def deliver(epoch: int, kind: int, target: str, sender: str, *packed: Any) -> to
     return answered
 
 
+_ENDPOINT = (deliver.__module__, deliver.__name__)
+# A newcomer that dies in the door must not leave it open.
+_UNGUARDED_S = 30.0
+
+
 class RpcLink:
     """A `Link` to the other members of one epoch. Use `open`; it belongs to the loop that opened it."""
 
@@ -65,6 +73,7 @@ class RpcLink:
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._workers: dict[str, Any] = {}
+        self._unguarded: asyncio.TimerHandle | None = None
         self._lost: dict[str, str] = {}
         self._standing: list[torch.futures.Future] = []
         self._answers: set[asyncio.Task[None]] = set()
@@ -83,8 +92,10 @@ class RpcLink:
         timeout_s: float = 30.0,
         interface: str | None = None,
         codec: Codec | None = None,
+        life: int = 0,
     ) -> RpcLink:
-        """Join `members` (the same tuple on each of them) and return when all are there.
+        """Join `members` (the same tuple on each of them) and return when all are there; with a `life` of 1 or more,
+        come back among those that are there, when the leader lets this node in.
 
         `interface` is the network interface to listen on; by default loopback if the store is there.
         Raises `StartFailed` with the missing members when they are not all there within `timeout_s`.
@@ -96,6 +107,7 @@ class RpcLink:
             members=members,
             timeout_s=timeout_s,
             interface=interface or await asyncio.to_thread(interface_of, store),
+            life=life,
         )
         link = cls(receiver, epoch=epoch, node=node, codec=codec or Codec())
         await asyncio.to_thread(link._join, store, membership)
@@ -106,6 +118,39 @@ class RpcLink:
     @property
     def node(self) -> str:
         return self._node
+
+    async def readmit(self, store: Store, *, timeout_s: float = 20.0) -> None:
+        """The leader's part: let in the lost nodes that have knocked, one after the other. Nobody else is disturbed.
+
+        A node that does not come in within `timeout_s` may knock again in its next life.
+        """
+        knocks = await asyncio.to_thread(door.knocks, store, tuple(self._lost))
+        for node, life in knocks.items():
+            await self._readmit(store, node, life, timeout_s=timeout_s)
+
+    async def _readmit(self, store: Store, node: str, life: int, *, timeout_s: float) -> None:
+        old = self._workers[node]
+        await self._tell_all(Kind.STRIKE_OFF, node, "")
+        self._strike_off(node)
+        await asyncio.to_thread(agent.strike_off_list, store, epoch=self.epoch, name=old.name)
+        present = {peer: worker.name for peer, worker in self._workers.items() if peer not in self._lost}
+        present[self._node] = rpc.get_worker_info().name
+        name = agent.worker_name(node, epoch=self.epoch, life=life)
+        came = await asyncio.to_thread(door.let_in, store, node, life, present, timeout_s)
+        if came:
+            self._admit(node, name)
+            await self._tell_all(Kind.ADMIT, node, name)
+            await asyncio.to_thread(door.welcome, store, node, life)
+        log.info("node.came_back" if came else "node.stayed_away", node=node, life=life)
+
+    async def _tell_all(self, kind: Kind, node: str, name: str) -> None:
+        """Have every living peer do this; one that dies meanwhile need not."""
+        for peer in [peer for peer in self._workers if peer not in self._lost and peer != node]:
+            answered: asyncio.Future[Packed] = self._loop.create_future()
+            call = self._call(peer, kind, node, name, (b"", False), timeout_s=5.0)
+            call.add_done_callback(partial(self._on_answer, peer, answered))
+            with contextlib.suppress(Gone):
+                await answered
 
     def send(self, target: str, sender: str, message: Any) -> None:
         peer = self._reachable(target)
@@ -156,13 +201,13 @@ class RpcLink:
             error = Gone(f"{peer} is gone: {agent.reason_of(broken)}")
         self.hand_over(partial(_settle, answered, packed, error))
 
-    def _on_standing_call(self, peer: str, call: torch.futures.Future) -> None:
+    def _on_standing_call(self, peer: str, worker: Any, call: torch.futures.Future) -> None:
         reason = f"it has left epoch {self.epoch}"
         try:
             call.value()
         except RuntimeError as broken:
             reason = agent.reason_of(broken)
-        self.hand_over(partial(self._lose, peer, reason))
+        self.hand_over(partial(self._lose, peer, reason, worker))
 
     # --- on the loop ---
 
@@ -181,6 +226,12 @@ class RpcLink:
                 self._take(target, sender, packed)
             case Kind.ASK:
                 self._take_ask(target, sender, packed, answered)
+            case Kind.STRIKE_OFF:
+                self._strike_off(target)
+                answered.set_result(())
+            case Kind.ADMIT:
+                self._admit(target, sender)
+                answered.set_result(())
 
     def _take(self, target: str, sender: str, packed: Packed) -> None:
         try:
@@ -210,14 +261,36 @@ class RpcLink:
         if not self._closed:
             answered.set_result(packed)
 
-    def _lose(self, peer: str, reason: str) -> None:
-        if not self._closed and peer not in self._lost:
+    def _lose(self, peer: str, reason: str, worker: Any) -> None:
+        # What is heard of an earlier life says nothing about this one.
+        if not self._closed and peer not in self._lost and self._workers.get(peer) is worker:
             self._lost[peer] = reason
             self._receiver.node_down(peer, reason)
 
+    def _strike_off(self, node: str) -> None:
+        """A node will come back: forget its former agent, and for a while hear what agents say when they join."""
+        if (worker := self._workers.get(node)) is not None:
+            self._lose(node, "it has come back as another process", worker)
+            with contextlib.suppress(RuntimeError):  # This process may have joined after it was gone.
+                agent.strike_off(worker)
+        guard(_ENDPOINT, joining=True)
+        if self._unguarded is not None:
+            self._unguarded.cancel()
+        self._unguarded = self._loop.call_later(_UNGUARDED_S, self._close_door)
+
+    def _admit(self, node: str, name: str) -> None:
+        self._workers[node] = agent.worker_of(name)
+        self._lost.pop(node, None)
+        self._stand(node)
+        self._close_door()
+
+    def _close_door(self) -> None:
+        if not self._closed:
+            guard(_ENDPOINT, joining=False)
+
     def _stand(self, peer: str) -> None:
         call = self._call(peer, Kind.STAND, "", self._node, (b"", False))
-        call.add_done_callback(partial(self._on_standing_call, peer))
+        call.add_done_callback(partial(self._on_standing_call, peer, self._workers[peer]))
 
     def _reachable(self, target: str) -> str:
         peer = target.rpartition("@")[2]
@@ -242,7 +315,12 @@ class RpcLink:
         global _open_link
         before, _open_link = _open_link, self  # Peers may call as soon as this agent is there.
         try:
-            self._workers = agent.join(store, membership, endpoint=(deliver.__module__, deliver.__name__))
+            present = None
+            if membership.life > 0:
+                present = door.knock(store, membership.node, membership.life, membership.timeout_s)
+            self._workers = agent.join(store, membership, endpoint=_ENDPOINT, present=present)
+            if membership.life > 0:
+                door.enter(store, membership.node, membership.life, membership.timeout_s)
         except BaseException:
             _open_link = before
             raise

@@ -1,0 +1,77 @@
+"""How a node that was lost comes back into an epoch: it knocks in the store, and the leader lets it in.
+
+All of it blocks, on a client of the store of its own. The keys of a life are its own, so a newcomer that dies in the
+door leaves nothing that its next life could stumble over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+from torch.distributed import PrefixStore, Store
+
+from epe.errors import StartFailed
+
+_POLL_S = 0.01
+
+
+def knock(store: Store, node: str, life: int, timeout_s: float) -> dict[str, str]:
+    """Ask to be let in, and wait; gives the names of the agents that are there, by node. Raises `StartFailed`."""
+    keys = _keys(store)
+    keys.set(f"knock/{node}", str(life))
+    _wait(keys, f"open/{node}/{life}", timeout_s, what=f"{node} knocked, but the leader did not let it in")
+    present: dict[str, str] = json.loads(keys.get(f"open/{node}/{life}"))
+    return present
+
+
+def enter(store: Store, node: str, life: int, timeout_s: float) -> None:
+    """Say that this node's agent has joined, and wait until everybody knows it. Raises `StartFailed`."""
+    keys = _keys(store)
+    keys.set(f"in/{node}/{life}", "1")
+    _wait(
+        keys,
+        f"welcome/{node}/{life}",
+        timeout_s,
+        what=f"{node} came in, but was not made known to the others",
+    )
+
+
+def knocks(store: Store, nodes: tuple[str, ...]) -> dict[str, int]:
+    """Which of these nodes stand at the door, in which life. A knock is heard once."""
+    keys, lives = _keys(store), {}
+    for node in nodes:
+        if keys.check([f"knock/{node}"]) and (life := int(keys.get(f"knock/{node}"))) > 0:
+            keys.set(f"knock/{node}", "0")
+            lives[node] = life
+    return lives
+
+
+def let_in(store: Store, node: str, life: int, present: Mapping[str, str], timeout_s: float) -> bool:
+    """Open for this life of a node, and wait until its agent has joined; False if it does not within `timeout_s`."""
+    keys = _keys(store)
+    keys.set(f"open/{node}/{life}", json.dumps(dict(present)))
+    end_s = time.monotonic() + timeout_s
+    while not keys.check([f"in/{node}/{life}"]):
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def welcome(store: Store, node: str, life: int) -> None:
+    """Everybody knows this life of the node now."""
+    _keys(store).set(f"welcome/{node}/{life}", "1")
+
+
+def _keys(store: Store) -> Store:
+    return PrefixStore("door", store.clone())
+
+
+def _wait(keys: Store, key: str, timeout_s: float, *, what: str) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not keys.check([key]):
+        if time.monotonic() > end_s:
+            raise StartFailed(f"{what} within {timeout_s:g} s")
+        time.sleep(_POLL_S)

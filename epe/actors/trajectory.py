@@ -148,8 +148,8 @@ class Trajectory:
             yield self.leases.popleft()
 
     def ran(self, running: Running, *, now_s: float, lost: Container[int] = ()) -> set[int]:
-        """A lease has run to its end, on all of its ranks or on those that were not torn away from it at the end (their
-        state is the same). Returns the ranks whose state is no longer needed."""
+        """A lease has run to its end, on all of its ranks or on those that were not torn away from it at the end
+        (their state is the same). Returns the ranks whose state is no longer needed."""
         lease = running.lease
         self._view = None
         repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
@@ -173,8 +173,8 @@ class Trajectory:
         self.ending = self.ending or running.cause.failure
 
     def broke(self, running: Running) -> None:
-        """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes on
-        from where the lease began."""
+        """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes
+        on from where the lease began."""
         self._view = None
         lease = running.lease
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
@@ -200,8 +200,8 @@ class Trajectory:
             self.stage = Stage.DECODE
 
     def resume(self) -> bool:
-        """If nothing is at work, and something broke or the last holder is gone: set where the request goes on, which is
-        where its lease began, its last checkpoint, or the beginning. True if it goes on elsewhere."""
+        """If nothing is at work, and something broke or the last holder is gone: set where the request goes on, which
+        is where its lease began, its last checkpoint, or the beginning. True if it goes on elsewhere."""
         needs_state = self.stage in (Stage.DENOISE, Stage.DECODE)
         lacks_state = needs_state and not self.holders
         if self.leases or self.ending or not (self.is_broken or (lacks_state and not self._is_checkpointed)):

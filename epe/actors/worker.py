@@ -48,6 +48,7 @@ class Ending:
 
     reason: str
     orderly: bool
+    leader_is_gone: bool = False
 
 
 class Device(Protocol):
@@ -122,7 +123,7 @@ class Worker(Actor):
             case Stop(reason=reason):
                 self._stop(Ending(reason, orderly=True))
             case Down(address=address, reason=reason):
-                self._stop(Ending(f"{address} is gone: {reason}", orderly=False))
+                self._stop(Ending(f"{address} is gone: {reason}", orderly=False, leader_is_gone=True))
         return None
 
     async def stopped(self, reason: str) -> None:

@@ -23,6 +23,7 @@ from epe.config.load import load_stage
 from epe.config.stage import Stage
 from epe.errors import BadInput, EpeError
 from epe.launch.lifeline import Lifeline
+from epe.launch.parent import EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
 from epe.runtime.rank import Seat
 from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, run_rank
@@ -129,9 +130,13 @@ async def _draw(spec: ChildSpec, lifeline: Lifeline | None) -> int:
         device_index=spec.device_index or 0,
         store=store,
         epoch=spec.epoch,
+        life=spec.life,
     )
-    ending = await run_rank(stage, seat=seat, joined=lifeline.tell_joined if lifeline else lambda: None)
-    return 0 if ending.orderly else 1
+    if lifeline is None:
+        ending = await run_rank(stage, seat=seat)
+    else:
+        ending = await run_rank(stage, seat=seat, joined=lifeline.tell_joined, beat=lifeline.beat)
+    return 0 if ending.orderly else EXIT_LEADER_GONE if ending.leader_is_gone else 1
 
 
 def _store(spec: ChildSpec) -> Store:

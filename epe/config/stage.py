@@ -98,12 +98,14 @@ class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where HTTP is served and how the service ends. Port 0 takes a free port."""
+    """Where HTTP is served and how the service ends. Port 0 takes a free port. The leader keeps at most `checkpoint_mb`
+    (2**20 bytes) of the states of requests; 0: none."""
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 18200
     advertise_host: str | None = None
     drain_s: Annotated[float, Meta(ge=0)] = 60.0
+    checkpoint_mb: Annotated[int, Meta(ge=0)] = 1024
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

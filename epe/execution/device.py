@@ -145,8 +145,8 @@ class ThreadDevice:
         self.states.put(state)
 
     def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:
-        """Close the lane's exchange, so that its other ranks do not wait for this one. The state from before the lease is
-        whole: where another rank, the fetch or the device is to blame, the request may go on from it."""
+        """Close the lane's exchange, so that its other ranks do not wait for this one. The state from before the lease
+        is whole: where another rank, the fetch or the device is to blame, the request may go on from it."""
         if lease.lane.width > 1 and lease.stage is Stage.DENOISE:
             self.lanes.drop(lease.lane)
         if isinstance(error, torch.OutOfMemoryError):

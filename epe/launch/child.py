@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from epe.errors import StartFailed
+from epe.launch.lifeline import BEAT, JOINED
 from epe.launch.spec import VARIABLE, ChildSpec, write_spec
 
 TRAMPOLINE = Path(__file__).with_name("trampoline.py")
@@ -29,6 +31,8 @@ class Child:
         self._lifeline = lifeline
         self._was_terminated = False
         self._is_buried = False
+        self._has_joined = False
+        self._heard_s: float | None = None
 
     @classmethod
     async def start(cls, spec: ChildSpec, *, command: Sequence[str], env: Mapping[str, str]) -> Child:
@@ -82,19 +86,37 @@ class Child:
 
     @property
     def has_joined(self) -> bool:
-        """Whether it runs and said that the leader's word reaches it."""
-        if self._is_buried:
-            return False
+        """Whether it has said that the leader's word reaches it."""
+        self._listen()
+        return self._has_joined
+
+    def silent_s(self) -> float:
+        """How long its event loop has not turned; 0 for one that does not beat (yet)."""
+        self._listen()
+        return 0.0 if self._heard_s is None or self.has_ended else time.monotonic() - self._heard_s
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it (Linux tells)."""
         try:
-            return bool(self._lifeline.recv(1, socket.MSG_PEEK))
-        except (BlockingIOError, ConnectionError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        except OSError:
             return False
+
+    def _listen(self) -> None:
+        """Take what it has said on the life-line."""
+        with contextlib.suppress(BlockingIOError, ConnectionError, OSError):
+            while said := self._lifeline.recv(4096):
+                self._has_joined = self._has_joined or JOINED in said
+                if BEAT in said:
+                    self._heard_s = time.monotonic()
 
     async def wait(self) -> None:
         """Return when it has ended and nothing that it left behind in its process group lives."""
         await self._process.wait()
         if not self._is_buried:  # once: later its number may be another process's
             self._is_buried = True
+            self._listen()
             self._kill_group()
             self._lifeline.close()
 

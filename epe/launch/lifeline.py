@@ -10,6 +10,7 @@ import signal
 import threading
 
 JOINED = b"j"
+BEAT = b"."
 PARENT_GONE = 3
 
 
@@ -30,6 +31,10 @@ class Lifeline:
         A parent without the leader that is asked to end waits for that word; before, it ends its rank itself.
         """
         os.write(self._fd, JOINED)
+
+    def beat(self) -> None:
+        """Tell the parent that the event loop turns; from the first beat on it wants to hear them."""
+        os.write(self._fd, BEAT)
 
     def _hold(self) -> None:
         while os.read(self._fd, 64):

@@ -1,7 +1,8 @@
 """Watches the children of one parent from their start to their end, and decides the parent's exit code.
 
-The order of an end, as the user notices it: a first SIGINT or SIGTERM lets the leader drain and stop the
-ranks; what has not ended within the limit is terminated, then killed. A second SIGINT kills at once.
+A rank that is lost is started again. The order of an end, as the user notices it: a first SIGINT or SIGTERM lets the
+leader drain and stop the ranks; what has not ended within the limit is terminated, then killed. A second SIGINT kills
+at once.
 """
 
 from __future__ import annotations
@@ -9,27 +10,37 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epe.launch.child import Child, wait_all
+from epe.launch.revivals import Revivals
+from epe.launch.spec import ChildSpec
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+# A rank whose leader is gone ends with this: it is not to be started again.
+EXIT_LEADER_GONE = 4
 # torchrun passes a terminal's Ctrl-C on to processes that the terminal has already told.
 SAME_CTRL_C_S = 0.5
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How long the parent waits: for work to drain, for an orderly end after it, for a signal to act."""
+    """How long the parent waits: for work to drain, for an orderly end after it, for a signal to act. A rank whose loop
+    does not turn is killed: after `stopped_s` if a signal has stopped it, else after `silent_s`; `look_s` is between
+    two looks."""
 
     drain_s: float
     grace_s: float = 5.0
     terminate_s: float = 3.0
+    stopped_s: float = 1.5
+    silent_s: float = 30.0
+    look_s: float = 0.25
 
     @property
     def close_s(self) -> float:
@@ -40,8 +51,16 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Parent:
     """Owns its children; `await run()` returns the exit code when none of them lives."""
 
-    def __init__(self, *, limits: Limits, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        start: Callable[[ChildSpec], Awaitable[Child]] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         self._limits = limits
+        self._start = start
+        self._revivals = Revivals()
         self._say = say or _say_on_stderr
         self._children: list[Child] = []
         self._asked_at_s: float | None = None
@@ -94,25 +113,65 @@ class Parent:
 
     async def _watch(self) -> int:
         ends = {asyncio.create_task(child.wait()): child for child in self._children}
+        revived: set[asyncio.Task[Child | None]] = set()
         overdue = asyncio.create_task(self._overdue.wait())
+        look = asyncio.create_task(self._look_after_ranks())
         try:
-            while ends:
-                done, _ = await asyncio.wait({*ends, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            while ends or revived:
+                done, _ = await asyncio.wait({*ends, *revived, overdue}, return_when=asyncio.FIRST_COMPLETED)
+                for back in [task for task in revived if task in done]:
+                    revived.remove(back)
+                    if child := back.result():
+                        self.adopt(child)
+                        ends[asyncio.create_task(child.wait())] = child
                 ended = [ends.pop(task) for task in list(ends) if task in done]
-                code = self._judge(ended) if ended else self._judge_overdue()
+                lost = [child for child in ended if self._is_to_be_revived(child)]
+                revived |= {asyncio.create_task(self._revive(child)) for child in lost}
+                code = self._judge([child for child in ended if child not in lost])
+                if overdue in done:
+                    code = self._judge_overdue()
                 if code is not None:
                     await self._end_all()
                     return code
             return EXIT_DONE
         finally:
-            for task in (*ends, overdue):
+            for task in (*ends, *revived, overdue, look):
                 task.cancel()
 
-    def _judge(self, ended: list[Child]) -> int | None:
-        """The exit code if these ends mean that all must end now; None to go on waiting.
+    def _is_to_be_revived(self, child: Child) -> bool:
+        """A rank that was lost in service, not one that ended before the world had formed, or since the leader did."""
+        return (
+            self._start is not None
+            and child.spec.role == "rank"
+            and self._asked_at_s is None
+            and child.has_joined
+            and child.returncode not in (EXIT_DONE, EXIT_BAD_INPUT, EXIT_LEADER_GONE)
+        )
 
-        This is the place for a policy that starts a lost rank again.
-        """
+    async def _revive(self, child: Child) -> Child | None:
+        assert self._start is not None
+        pause_s = self._revivals.pause_s(child.name)
+        again = f"starting it again in {pause_s:g} s" if pause_s else "starting it again"
+        self._say(f"{child.describe_end()}; {again}")
+        self._children.remove(child)
+        await asyncio.sleep(pause_s)
+        if self._asked_at_s is not None:
+            return None
+        return await self._start(replace(child.spec, life=child.spec.life + 1))
+
+    async def _look_after_ranks(self) -> None:
+        """Kill ranks that hang: then they are lost, and started again."""
+        while True:
+            await asyncio.sleep(self._limits.look_s)
+            for child in self._living():
+                silent_s = child.silent_s()
+                limit_s = self._limits.stopped_s if child.is_stopped else self._limits.silent_s
+                if child.spec.role == "rank" and silent_s > limit_s:
+                    self._say(f"{child.name} has not answered for {silent_s:.1f} s; killing it")
+                    child.kill()
+
+    def _judge(self, ended: list[Child]) -> int | None:
+        """The exit code if these ends mean that all must end now; None to go on waiting."""
         lost = [child for child in ended if not child.ended_in_order]
         for child in lost:
             self._say(f"{child.describe_end()}; ending the others")
@@ -122,7 +181,8 @@ class Parent:
             )
         if any(child.ended_by_our_signal for child in ended):
             return EXIT_DONE  # it was still starting: it has told nobody to stop
-        self._limit_to(self._limits.grace_s)
+        if ended:
+            self._limit_to(self._limits.grace_s)
         return None
 
     def _judge_overdue(self) -> int:

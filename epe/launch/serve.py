@@ -115,11 +115,14 @@ async def _live(
     env: Mapping[str, str],
     limits: Limits,
 ) -> int:
-    parent = Parent(limits=limits)
+    async def start(spec: ChildSpec) -> Child:
+        return await Child.start(spec, command=command, env=env)
+
+    parent = Parent(limits=limits, start=start)
     with parent.hearing_signals():
         try:
             for spec in specs:
-                parent.adopt(await Child.start(spec, command=command, env=env))
+                parent.adopt(await start(spec))
             sockets.close()  # a port that the leader closes must be closed: nobody waits at a deaf one
             return await parent.run()
         finally:

@@ -23,7 +23,8 @@ class ChildSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     overrides applied. `hosts_store` is True for a leader that keeps the store of the membership itself,
     on the listening socket `store_fd`; everyone else meets it at `store_host:store_port`. `attempt` counts
     the launcher's restarts: keys in a store that outlives them need it in their prefix. The leader records requests in
-    `trace_path`, if there is one.
+    `trace_path`, if there is one. `life` counts the processes that this rank has had: one of 1 or more comes back into
+    a world that went on without it.
     """
 
     role: Literal["leader", "rank"]
@@ -41,6 +42,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lifeline_fd: Fd | None = None
     epoch: int = 0
     attempt: int = 0
+    life: int = 0
     log_level: LogLevel = "info"
     trace_path: str | None = None
 

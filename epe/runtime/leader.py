@@ -13,9 +13,10 @@ import numpy as np
 from msgspec import Struct
 
 from epe.actors.admission import Limits
+from epe.actors.checkpoints import Checkpoints
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk
-from epe.actors.directory import DESK, PLANNER, POSTPROCESS, Directory
+from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory
 from epe.actors.keeper import KEEPER, KeepCosts, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
@@ -46,6 +47,7 @@ class Leader:
         directory: Directory,
         stage: Stage,
         warm_up: bool,
+        survives: bool = False,
         trace_path: str | None = None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
@@ -61,6 +63,7 @@ class Leader:
             warm_up=warm_up,
             keeps_costs=self._keeps_costs,
             records=trace_path is not None,
+            survives=survives,
             phase_changed=phase_changed,
         )
         if trace_path is not None:
@@ -69,6 +72,9 @@ class Leader:
             file = CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory)
             keeper = partial(Keeper, directory=directory, read=file.read, write=file.write)
             system.spawn(KEEPER, keeper, restart=RestartLimit())
+        if survives:
+            limit_bytes = stage.service.checkpoint_mb * 2**20
+            system.spawn(CHECKPOINTS, partial(Checkpoints, directory=directory, limit_bytes=limit_bytes))
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
@@ -81,8 +87,9 @@ class Leader:
 
     async def close(self) -> None:
         """Stop the actors; what is still being encoded is given up."""
-        for name in (DESK, PLANNER, POSTPROCESS):
+        for name in (PLANNER, DESK, POSTPROCESS):
             await self.system.stop(name)
+        await self.system.stop(CHECKPOINTS)
         await self._keep_costs()
         await self._end(RECORDER, Flush())
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -119,6 +126,7 @@ def _planner(
     warm_up: bool,
     keeps_costs: bool,
     records: bool,
+    survives: bool,
     phase_changed: Callable[[str, str], None],
 ) -> Planner:
     scheduler = stage.parallelism.scheduler
@@ -129,6 +137,8 @@ def _planner(
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
         num_planes=stage.num_planes,
         correct_costs=scheduler.online_calibration,
+        survives=survives,
+        checkpoints=survives and stage.service.checkpoint_mb > 0,
         limits=Limits(
             max_pending=scheduler.max_pending_requests,
             max_inflight=scheduler.max_inflight_requests,

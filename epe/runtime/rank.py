@@ -32,13 +32,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """Where a rank sits in its world. `store` is None for a world of one."""
+    """Where a rank sits in its world. `store` is None for a world of one. `life` counts the processes that this rank
+    has had: one of 1 or more comes back into a world that went on."""
 
     rank: int
     world_size: int
     device_index: int
     store: Store | None = None
     epoch: int = 0
+    life: int = 0
 
 
 class Rank:
@@ -113,7 +115,11 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         return adapter, SoloLanes()
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
-    groups.prebuild(aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes))
+    lanes = aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes)
+    if seat.life == 0:
+        groups.prebuild(lanes)
+    else:
+        groups.keep(lanes)
     return adapter, groups
 
 

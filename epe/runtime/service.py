@@ -21,6 +21,9 @@ from epe.transport.rpc import RpcLink
 LEADER = "leader"
 # A world forms when its slowest process has imported torch; on a loaded machine that takes a while.
 JOIN_TIMEOUT_S = 180.0
+# Between two looks at the door while a rank is away.
+DOOR_S = 0.1
+BEAT_S = 0.25
 
 log = get_logger("runtime")
 
@@ -42,6 +45,7 @@ class LeaderProcess:
         self.link: RpcLink | None = None
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watchers: list[Callable[[str], None]] = []
+        self._door: asyncio.Task[None] | None = None
 
     async def open(self, store: Store, *, epoch: int, phase_changed: Callable[[str], None]) -> Leader:
         """Form the world and start the actors."""
@@ -53,9 +57,18 @@ class LeaderProcess:
             stage=self.stage,
             warm_up=True,
             trace_path=self.trace_path,
+            survives=True,
             phase_changed=self._phase_changed,
         )
+        self._door = asyncio.create_task(self._watch_door(store, self.link))
         return self.leader
+
+    async def _watch_door(self, store: Store, link: RpcLink) -> None:
+        """Let in the ranks that come back."""
+        while True:
+            await asyncio.sleep(DOOR_S)
+            if link.has_lost:
+                await link.readmit(store)
 
     async def drain(self, *, reason: str) -> bool:
         """Let what was taken end within `service.drain_s`; False if something was left."""
@@ -73,6 +86,8 @@ class LeaderProcess:
 
     async def close(self, *, reason: str) -> None:
         """Let the ranks go and end."""
+        if self._door is not None:
+            self._door.cancel()
         if self.link is not None:
             for rank in range(self.directory.world_size):
                 self.system.ref(self.directory.worker(rank)).tell(Stop(reason=reason))
@@ -91,27 +106,41 @@ class LeaderProcess:
             watcher(phase)
 
 
-async def run_rank(stage: Stage, *, seat: Seat, joined: Callable[[], None] = lambda: None) -> Ending:
+async def run_rank(
+    stage: Stage,
+    *,
+    seat: Seat,
+    joined: Callable[[], None] = lambda: None,
+    beat: Callable[[], None] = lambda: None,
+) -> Ending:
     """A rank of a service until it is stopped; `joined` is called when the leader's word reaches it, also while
-    it loads."""
+    it loads, and `beat` again and again while it works."""
     assert seat.store is not None, "a rank of a service meets its leader through a store"
     directory = service_directory(seat.world_size)
     node = directory.nodes[seat.rank]
     system = ActorSystem(node)
-    link = await _open_link(system, seat.store, seat.epoch, node, directory)
+    link = await _open_link(system, seat.store, seat.epoch, node, directory, life=seat.life)
     try:
         rank = Rank(system, seat=seat, directory=directory)
         joined()
         await rank.load(stage)
+        beating = asyncio.create_task(_beat(beat))
         ending = await rank.stopped_by
+        beating.cancel()
         await rank.close()
         return ending
     finally:
         await link.close()
 
 
+async def _beat(beat: Callable[[], None]) -> None:
+    while True:
+        beat()
+        await asyncio.sleep(BEAT_S)
+
+
 async def _open_link(
-    system: ActorSystem, store: Store, epoch: int, node: str, directory: Directory
+    system: ActorSystem, store: Store, epoch: int, node: str, directory: Directory, *, life: int = 0
 ) -> RpcLink:
     try:
         link = await RpcLink.open(
@@ -121,6 +150,7 @@ async def _open_link(
             node=node,
             members=(directory.leader, *directory.nodes),
             timeout_s=JOIN_TIMEOUT_S,
+            life=life,
         )
     except TimeoutError as error:
         raise StartFailed(f"{node}: the world did not form within {JOIN_TIMEOUT_S:g} s") from error

@@ -43,6 +43,8 @@ class DrawnAs(Struct, frozen=True, kw_only=True):
     predicted_from: str
     late: bool
     num_migrations: int
+    num_recoveries: int
+    num_repeated_steps: int
     lanes: tuple[LaneVisit, ...]
 
 
@@ -95,6 +97,8 @@ def _drawn_as(picture: Picture) -> DrawnAs:
         predicted_from=picture.accepted.predicted_from,
         late=picture.accepted.late,
         num_migrations=account.num_migrations,
+        num_recoveries=account.num_recoveries,
+        num_repeated_steps=account.num_repeated_steps,
         lanes=account.visits,
     )
 

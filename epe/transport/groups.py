@@ -110,7 +110,11 @@ class Groups:
         for lane in lanes:
             if lane.width > 1 and self._rank in lane.ranks:
                 self.exchange(lane)
-                self._prebuilt.add(lane.ranks)
+        self.keep(lanes)
+
+    def keep(self, lanes: Sequence[Lane]) -> None:
+        """Never forget the groups of these lanes once they are built, as those do that have prebuilt them."""
+        self._prebuilt |= {lane.ranks for lane in lanes if lane.width > 1 and self._rank in lane.ranks}
 
     def drop(self, lane: Lane) -> None:
         """Close the lane's group on this rank, also while it comes together: after an error, or when a member is gone.

@@ -119,6 +119,11 @@ class RpcLink:
     def node(self) -> str:
         return self._node
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether some peer is gone."""
+        return bool(self._lost) and not self._closed
+
     async def readmit(self, store: Store, *, timeout_s: float = 20.0) -> None:
         """The leader's part: let in the lost nodes that have knocked, one after the other. Nobody else is disturbed.
 

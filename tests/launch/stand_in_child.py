@@ -2,7 +2,7 @@
 
 Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
 FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
-leader's word), `exit:CODE`, `parent_of_one` (a rank with a process of its own), `dump` (writes its
+leader's word), `beats` (tells the parent that its loop turns), `exit:CODE`, `parent_of_one` (a rank with a process of its own), `dump` (writes its
 environment to FOLDER/NAME.json).
 """
 
@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def main() -> None:
     if spec.role == "leader":
         lead(spec, is_deaf=behaviour == "deaf")
     else:
-        follow(spec, lifeline, is_deaf=behaviour == "deaf")
+        follow(spec, lifeline, is_deaf=behaviour == "deaf", beats=behaviour == "beats")
 
 
 def lead(spec: ChildSpec, *, is_deaf: bool) -> None:
@@ -53,6 +54,7 @@ def lead(spec: ChildSpec, *, is_deaf: bool) -> None:
     with socket.socket(fileno=spec.http_fd), socket.socket(fileno=spec.store_fd) as store:
         ranks = [store.accept()[0] for _ in range(spec.world_size)]
         write(spec, "ready", "")
+        threading.Thread(target=lambda: take_in(store, ranks), daemon=True).start()
         signal.sigwait({signal.SIGTERM})
     while is_deaf:
         time.sleep(60)
@@ -60,10 +62,24 @@ def lead(spec: ChildSpec, *, is_deaf: bool) -> None:
         rank.sendall(b"stop")
 
 
-def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool) -> None:
+def take_in(store: socket.socket, ranks: list[socket.socket]) -> None:
+    """Ranks that come back."""
+    while True:
+        ranks.append(store.accept()[0])
+
+
+def beat(lifeline: Lifeline) -> None:
+    while True:
+        lifeline.beat()
+        time.sleep(0.05)
+
+
+def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool, beats: bool) -> None:
     leader = connect(spec)
     lifeline.tell_joined()
-    write(spec, "ready", "")
+    if beats:
+        threading.Thread(target=lambda: beat(lifeline), daemon=True).start()
+    write(spec, "ready", str(spec.life))
     said = leader.recv(4)
     while is_deaf:
         time.sleep(60)

@@ -15,6 +15,7 @@ import pytest
 
 from epe.errors import BadSetting
 from epe.launch.parent import SAME_CTRL_C_S, Limits
+from epe.launch.revivals import Revivals
 from epe.launch.serve import run_serve
 from epe.launch.spec import VARIABLE, read_spec
 from tests.launch.service import Service, eventually, finish, is_alive
@@ -89,15 +90,43 @@ def test_a_rank_that_ignores_the_stop_and_sigterm_is_killed(service: Service) ->
     service.assert_no_child_lives()
 
 
-@pytest.mark.parametrize("name", ["leader", "rank 1"])
-def test_a_killed_child_is_named_with_its_signal_and_the_others_end(service: Service, name: str) -> None:
+def test_a_killed_leader_is_named_with_its_signal_and_the_others_end(service: Service) -> None:
     parent = service.start("rank 0=deaf")
     service.wait_until_ready()
-    os.kill(service.pid(name), signal.SIGKILL)
+    os.kill(service.pid("leader"), signal.SIGKILL)
     code, said = finish(parent)
     assert code == 1
-    assert f"epe: {name} was ended by signal 9 (SIGKILL); ending the others" in said
+    assert "epe: leader was ended by signal 9 (SIGKILL); ending the others" in said
     service.assert_no_child_lives()
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (signal.SIGKILL, "rank 1 was ended by signal 9 (SIGKILL); starting it again"),
+        (signal.SIGSTOP, "rank 1 has not answered for"),
+    ],
+)
+def test_a_rank_that_is_killed_or_stopped_is_started_again_and_the_others_stay(
+    service: Service, number: signal.Signals, what: str
+) -> None:
+    parent = service.start("rank 1=beats")
+    service.wait_until_ready()
+    others = [service.pid("leader"), service.pid("rank 0")]
+    os.kill(service.pid("rank 1"), number)
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() == "1", within_s=15)
+    assert [service.pid("leader"), service.pid("rank 0")] == others
+    parent.send_signal(signal.SIGTERM)
+    code, said = finish(parent)
+    assert code == 0
+    assert what in said
+    service.assert_no_child_lives()
+
+
+def test_a_rank_that_dies_again_and_again_is_started_after_longer_and_longer_pauses() -> None:
+    revivals = Revivals()
+    assert [revivals.pause_s("rank 1") for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert revivals.pause_s("rank 0") == 0
 
 
 @pytest.mark.parametrize(("child_code", "parent_code"), [(5, 1), (2, 2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,12 @@ class Process:
     @property
     def resident_bytes(self) -> int:
         return int((PROC / str(self.pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of a service that it is."""
+        found = re.search(rb'"rank":(\d+)', (PROC / str(self.pid) / "environ").read_bytes())
+        return int(found[1]) if found else None
 
     @property
     def command(self) -> str:

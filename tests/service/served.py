@@ -153,8 +153,15 @@ class Served:
         """Return when none is, and none waits."""
         await self._until(lambda health: health["num_running"] + health["num_waiting"] == 0)
 
-    async def _until(self, holds: Callable[[dict[str, Any]], bool]) -> None:
-        async with asyncio.timeout(30):
+    async def until_all_ranks_work(self) -> None:
+        """Return when no rank is lost or loading."""
+        await self._until(
+            lambda health: all(rank["state"] in ("idle", "busy") for rank in health["ranks"]),
+            within_s=START_WITHIN_S,
+        )
+
+    async def _until(self, holds: Callable[[dict[str, Any]], bool], *, within_s: float = 30) -> None:
+        async with asyncio.timeout(within_s):
             while not holds(await self.health()):  # noqa: ASYNC110 (what is awaited is another process's)
                 await asyncio.sleep(0.05)
 
@@ -163,6 +170,11 @@ class Served:
     def processes(self) -> list[Process]:
         """The parents and all that they have started."""
         return [process for parent in self.parents for process in tree(parent.pid)]
+
+    def kill_rank(self, rank: int, number: signal.Signals) -> None:
+        """A signal to the process of one rank."""
+        (victim,) = [process for process in self.processes() if process.rank == rank]
+        os.kill(victim.pid, number)
 
     def signal(self, number: signal.Signals) -> None:
         """To every parent, as a terminal does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import aiohttp
 import pytest
@@ -11,6 +12,32 @@ from tests.service.served import Served, Traces
 from tests.service.test_launch import ENDLESS
 
 pytestmark = pytest.mark.world
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_request_whose_rank_dies_gets_the_picture_of_an_undisturbed_one_and_the_rank_comes_back(
+    service: Served, number: signal.Signals
+) -> None:
+    wanted = {"size": "512x512", "seed": 5, "num_inference_steps": 12}
+    undisturbed = await service.draw(**wanted)
+    mark = service.mark()
+    work = [asyncio.create_task(service.draw(**wanted)) for _ in range(3)]
+    await service.until_at_work()
+    rank = await a_busy_rank(service)
+    service.kill_rank(rank, number)
+    for reply in await asyncio.gather(*work):
+        assert reply.file == undisturbed.file
+    await service.until_all_ranks_work()
+    assert [event["rank"] for event in service.events("rank.was_lost", since=mark)] == [rank]
+    assert any(service.events("request.resumed", since=mark))
+    assert (await service.draw(**wanted)).file == undisturbed.file
+
+
+async def a_busy_rank(service: Served) -> int:
+    while True:
+        for rank in (await service.health())["ranks"]:
+            if rank["state"] == "busy":
+                return int(rank["rank"])
 
 
 async def test_nothing_outlives_a_parent_that_is_killed(service: Served) -> None:

@@ -347,6 +347,44 @@ def one_leaves(context: RankContext) -> Any:
     return play(context, scene)
 
 
+def one_comes_back(context: RankContext) -> Any:
+    """Twice: `r1` leaves and joins again as a new agent, while `r0` and the leader talk all the time."""
+
+    async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
+        if link.node == "r1":
+            return await comes_and_goes(link, desk, context)
+        talks = 0
+        for life in (1, 2):
+            await desk.until(lambda: "r1" in desk.down)
+            while link.has_lost:
+                if link.node == "leader":
+                    await link.readmit(context.store)
+                talks += await link.ask(
+                    f"w@{'r0' if link.node == 'leader' else 'leader'}", "x@y", Inspect(), 5.0
+                )
+            del desk.down["r1"]
+            assert await link.ask("worker@r1", f"x@{link.node}", Inspect(), 5.0) is True
+            await desk.until(lambda life=life: Cancel(request_id=str(life)) in desk.came)
+            context.store.set(f"met{life}/{link.node}", "1")
+        return talks > 0, sum(isinstance(message, Cancel) for message in desk.came)
+
+    return play(context, scene)
+
+
+async def comes_and_goes(link: RpcLink, desk: Desk, context: RankContext) -> Any:
+    for life in (1, 2):
+        await link.close()
+        link = await RpcLink.open(
+            desk, store=context.store, epoch=link.epoch, node="r1", members=NODES, life=life, timeout_s=20.0
+        )
+        for peer in ("leader", "r0"):
+            link.send(f"worker@{peer}", "x@r1", Cancel(request_id=str(life)))
+        await until_all(context, [f"met{life}/{peer}" for peer in ("leader", "r0")])
+    await until_all(context, ["done4/leader", "done4/r0"])
+    await link.close()
+    return [str(message) for message in desk.came]
+
+
 def one_is_killed(context: RankContext) -> Any:
     async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
         if link.node == "r1":

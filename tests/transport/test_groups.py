@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -42,6 +43,22 @@ def lane_of(
 
 
 # --- on the ranks ---
+
+
+def given_up_while_it_comes_together(context: RankContext) -> tuple[str, float]:
+    """The other member never comes; another thread gives the lane up."""
+    if context.rank != 0:
+        return "", 0.0
+    groups = context.groups(timeout_s=60.0)
+    lane = Lane(ranks=(0, 1))
+    threading.Timer(0.3, groups.drop, (lane,)).start()
+    begin_s = time.monotonic()
+    with pytest.raises(Gone) as caught:
+        groups.exchange(lane)
+    with pytest.raises(Gone, match="was dropped"):
+        groups.exchange(lane)
+    groups.close()
+    return str(caught.value), time.monotonic() - begin_s
 
 
 def every_operation(context: RankContext, ranks: tuple[int, ...]) -> str:
@@ -308,6 +325,14 @@ def test_a_dropped_lane_comes_back_under_its_next_incarnation_alone(world: World
 def test_a_lane_whose_other_members_do_not_come_is_gone_after_the_time_limit(world: World) -> None:
     text = world.run(nobody_else_comes)[0]
     assert "lane (0, 2) (incarnation 0) did not come together on rank 0" in text
+
+
+
+@pytest.mark.world
+def test_a_lane_that_waits_for_a_member_that_is_gone_can_be_given_up(world: World) -> None:
+    text, waited_s = world.run(given_up_while_it_comes_together)[0]
+    assert "given up before all came" in text
+    assert waited_s < 30
 
 
 @pytest.mark.world

@@ -105,6 +105,13 @@ def test_a_node_that_closes_its_link_is_down_for_the_others_alone(world: World) 
 
 
 @pytest.mark.world
+def test_a_node_that_was_lost_comes_back_again_and_again_while_the_others_talk_on(world: World) -> None:
+    for talked, num_heard in world.run(scenes.one_comes_back)[:2]:
+        assert talked
+        assert num_heard == 2
+
+
+@pytest.mark.world
 def test_when_a_node_is_killed_its_peers_hear_why_and_go_on_in_the_next_epoch(world: World) -> None:
     for (text, down, waited_s), went_on in world.run(scenes.one_is_killed, dying=(2,))[:2]:
         assert text.startswith("r1 is gone: E")

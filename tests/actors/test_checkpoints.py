@@ -1,0 +1,74 @@
+"""The states that the leader keeps: parts that do not change travel once, and memory is bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from epe.actors.checkpoints import Checkpoints
+from epe.actors.core import ActorSystem
+from epe.actors.directory import CHECKPOINTS, PLANNER, Directory
+from epe.errors import Gone
+from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
+from epe.simulator.virtual_time import run
+from epe.transport.link import Parcel
+from tests.actors.recorder import Recorder
+
+
+def checkpoint(name: str, step: int, *, unchanged: tuple[str, ...] = (), size: int = 10, **tensors) -> Parcel:
+    tensors = tensors or {"latents": np.full(size, step, np.uint8)}
+    header = StateHeader(request_id=name, step=step, names=tuple(tensors), unchanged=unchanged)
+    return Parcel(Checkpoint(seq=step + 1, header=header), tuple(tensors.values()))
+
+
+def with_checkpoints(scene, *, limit_bytes: int = 1000) -> None:
+    async def main() -> None:
+        system = ActorSystem("leader")
+        directory = Directory(leader="leader", nodes=("r0",))
+        told: list[Checkpointed] = []
+        system.spawn(PLANNER, lambda: Recorder(told))
+        kept = system.spawn(CHECKPOINTS, lambda: Checkpoints(directory=directory, limit_bytes=limit_bytes))
+        await scene(kept, told)
+        await system.stop()
+
+    run(main())
+
+
+def test_a_state_comes_back_whole_though_its_constant_parts_travelled_once():
+    async def scene(kept, told) -> None:
+        prompt, latents = np.arange(4, dtype=np.uint8), np.full(4, 9, np.uint8)
+        kept.tell(checkpoint("a", 0, prompt=prompt, latents=np.zeros(4, np.uint8)))
+        kept.tell(checkpoint("a", 3, unchanged=("prompt",), latents=latents))
+        parcel = await kept.ask(Fetch(request_id="a", step=3))
+        named = dict(zip(parcel.message.names, parcel.tensors, strict=True))
+        assert named["prompt"] is prompt
+        assert named["latents"] is latents
+        with pytest.raises(Gone, match="step 0 is not here"):
+            await kept.ask(Fetch(request_id="a", step=0))
+
+    with_checkpoints(scene)
+
+
+def test_a_part_of_a_state_whose_rest_was_let_go_is_no_checkpoint():
+    async def scene(kept, told) -> None:
+        kept.tell(checkpoint("a", 0, prompt=np.zeros(4, np.uint8), latents=np.zeros(4, np.uint8)))
+        kept.tell(Drop(request_ids=("a",)))
+        kept.tell(checkpoint("a", 3, unchanged=("prompt",), latents=np.zeros(4, np.uint8)))
+        with pytest.raises(Gone, match="held: nothing"):
+            await kept.ask(Fetch(request_id="a", step=3))
+        assert told[-1] == Checkpointed(request_id="a", seq=4, step=None)
+
+    with_checkpoints(scene)
+
+
+def test_when_memory_is_short_those_with_the_fewest_steps_lose_theirs_first():
+    async def scene(kept, told) -> None:
+        for name, step in (("a", 5), ("b", 2), ("c", 7)):
+            kept.tell(checkpoint(name, step, size=400))
+        with pytest.raises(Gone):
+            await kept.ask(Fetch(request_id="b", step=2))
+        for name, step in (("a", 5), ("c", 7)):
+            assert (await kept.ask(Fetch(request_id=name, step=step))).message.step == step
+        assert Checkpointed(request_id="b", seq=3, step=None) in told
+
+    with_checkpoints(scene)

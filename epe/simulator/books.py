@@ -5,13 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from epe.actors.ledger import Ledger
 from epe.actors.trajectory import Trajectory
 from epe.errors import BadSetting
 from epe.messages import Failure, FailureKind, LeaseDone, Split, Stage
 from epe.planning.costs import CostTable
 from epe.planning.view import Assignment, TrajectoryView, View
-from epe.planning.work import cost_key
+from epe.planning.work import cost_key, with_barred
 from epe.simulator.arrivals import Arrival
 from epe.simulator.machine import Machine, Physics
 from epe.simulator.outcome import Record, Work
@@ -28,14 +30,15 @@ class Books:
         self.costs = costs
         self.correct_costs = correct_costs
         self.ledger = Ledger(len(machine.free_s))
-        self.arrivals = {arrival.request.id: arrival for arrival in arrivals}
+        widths = tuple(range(1, len(machine.free_s) + 1))
+        self.arrivals = {each.request.id: _with_barred(each, costs, widths) for each in arrivals}
         self.trajectories: dict[str, Trajectory] = {}
         self.waiting: dict[str, TrajectoryView] = {}
         self.records: list[Record] = []
         if len(self.arrivals) != len(arrivals):
             raise BadSetting("two requests have the same id", path="workload")
         coming = sorted(arrivals, key=lambda arrival: arrival.arrival_s) if self.physics.clairvoyant else []
-        self._coming = [_trajectory(arrival).view for arrival in coming]
+        self._coming = [_trajectory(self.arrivals[arrival.request.id]).view for arrival in coming]
         self._coming_s = [arrival.arrival_s for arrival in coming]
 
     # --- events ---
@@ -148,6 +151,13 @@ class Books:
                 visits=tuple(trajectory.visits),
             )
         )
+
+
+def _with_barred(arrival: Arrival, costs: CostTable, widths: tuple[int, ...]) -> Arrival:
+    """The arrival as the planner would take it: without the widths that do not fit into memory."""
+    if costs.memory.limit_bytes is None:
+        return arrival
+    return replace(arrival, workload=with_barred(costs, arrival.workload, widths))
 
 
 def _trajectory(arrival: Arrival) -> Trajectory:

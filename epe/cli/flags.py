@@ -23,6 +23,7 @@ FIELD_FLAGS = {
     "fps": "--fps",
     "num_steps": "--steps",
     "guidance_scale": "--guidance-scale",
+    "flow_shift": "--flow-shift",
     "seed": "--seed",
 }
 
@@ -68,6 +69,12 @@ def add_family(parser: Parser, family: Family) -> None:
             dest="guidance_scale",
             type=number,
             help=f"{_what_it_means(family)} (default {own.guidance_scale:g})",
+        )
+    if family.flow_shift:
+        parser.add_argument(
+            "--flow-shift",
+            type=number,
+            help="how far steps lean to the noisy end; large videos want more (default: the checkpoint's)",
         )
     if family.negative_prompt:
         parser.add_argument(

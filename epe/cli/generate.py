@@ -140,6 +140,7 @@ def _request(
         fps=getattr(args, "fps", None),
         num_steps=args.steps,
         guidance_scale=getattr(args, "guidance_scale", None),
+        flow_shift=getattr(args, "flow_shift", None),
         seed=args.seed,
         output_format=file_format,
         defaults=defaults,

@@ -253,8 +253,14 @@ def test_a_video_that_could_not_be_written_is_refused_before_any_work(film, flag
     assert path in str(caught.value)
 
 
+def test_a_flow_shift_reaches_the_request_of_a_family_that_has_one(film):
+    assert build_options([*film, "--flow-shift", "8"], env=NO_ENV).request.flow_shift == 8.0
+    with pytest.raises(BadRequest, match="--flow-shift 0 is not a number above 0"):
+        build_options([*film, "--flow-shift", "0"], env=NO_ENV)
+
+
 def test_pictures_have_no_flags_of_videos(base):
-    for flag in ("--fps", "--video-codec"):
+    for flag in ("--fps", "--video-codec", "--flow-shift"):
         with pytest.raises(BadInput, match=f"{flag} is not known"):
             build_options([*base, flag, "1"], env=NO_ENV)
 

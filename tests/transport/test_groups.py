@@ -108,6 +108,7 @@ def both_halves(context: RankContext) -> tuple[float, int]:
     exchange = groups.exchange(Lane(ranks=(2, 0, 3, 1)))
     half = (0, 1) if exchange.position < 2 else (2, 3)
     part = exchange.narrow(half)
+    assert exchange.narrow(half) is part
     total = part.gather(torch.tensor([float(context.rank)]), (1, 1), dim=0)
     # Columns across the halves, and a part of a part.
     column = exchange.narrow((exchange.position % 2, exchange.position % 2 + 2))

@@ -115,9 +115,11 @@ class Program(Struct, frozen=True, kw_only=True):
         return Round(requests=requests, paths=paths)
 
     def _tour(self, size: tuple[int, int]) -> Round:
-        """One request that passes from rank to rank, alone in the world."""
+        """One request that passes from rank to rank, alone in the world; of a video as few frames as there can be,
+        since its steps take much longer than the moves."""
         path = tuple((rank,) for rank in tour(self.world)[: self.family.max_steps])
-        request = self._request("warmup-moves", size, num_steps=len(path))
+        short = replace(self, num_frames=self.family.frames.base)
+        request = short._request("warmup-moves", size, num_steps=len(path))
         return Round(requests=(request,), paths={request.id: path}, measures="moves")
 
     def _request(self, name: str, size: tuple[int, int], *, num_steps: int) -> Request:

@@ -131,6 +131,14 @@ def test_the_tour_passes_from_every_rank_to_every_other_equally_often(world: int
     assert moves == dict.fromkeys(pairs, num_times)
 
 
+def test_the_tour_of_a_video_has_few_frames():
+    program = Program(
+        family=family("wan"), sizes=((480, 832),), widths=(1,), world=2, num_steps=3, num_frames=81
+    )
+    frames = {each.measures: {r.num_frames for r in each.requests} for each in program.rounds(CostTable())}
+    assert frames == {"tasks": {81}, "moves": {1}}
+
+
 def test_the_tour_of_many_ranks_is_short():
     assert len(tour(64)) == 128
     assert set(tour(64)) == set(range(64))

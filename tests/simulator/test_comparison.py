@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 
+from epe.simulator.bounds import Bound
 from epe.simulator.published import PUBLISHED
 from epe.simulator.workloads import WORKLOADS
 
@@ -179,3 +180,17 @@ def test_only_cells_where_the_best_is_well_short_of_the_bound_count_for_the_shor
     assert verdicts.judge([near], field="slo_attainment")[2].reached is None
     assert verdicts.judge([near, half], field="slo_attainment")[2].reached is True
     assert verdicts.judge([near, less], field="slo_attainment")[2].reached is False
+
+
+def test_of_two_bounds_of_a_seed_the_tighter_one_counts(program: Callable[[str], ModuleType]) -> None:
+    runs, verdicts = program("scheduling_runs"), program("scheduling_verdicts")
+    lines = [
+        runs.Line(
+            job=runs.Job(cell=CELL, seed=1, num_requests=9, limit_s=limit_s),
+            code="",
+            took_s=limit_s,
+            bound=Bound(slo_attainment=share, kind="fluid MILP"),
+        )
+        for limit_s, share in ((1.0, 0.9), (20.0, 0.8), (2.0, 0.85), (3.0, None))
+    ]
+    assert verdicts.Lines(lines, num_requests=9).bound(CELL) == 0.8

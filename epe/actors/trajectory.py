@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -16,7 +16,7 @@ from epe.planning.view import TrajectoryView
 
 class Trajectory:
     """Mutable, owned by the planner. `stage` and `step` are what the next lease will do; `finish_s` is what the
-    making of the file is expected to take after the last one."""
+    making of the file is expected to take after the last one. `changed` is told when a policy would see it anew."""
 
     def __init__(
         self,
@@ -26,11 +26,13 @@ class Trajectory:
         now_s: float,
         for_client: bool,
         finish_s: float = 0.0,
+        changed: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> None:
         self.request = request
         self.workload = workload
         self.for_client = for_client
         self.finish_s = finish_s
+        self.changed = changed
         self.arrival_s = self.served_s = now_s
         self.stage = Stage.ENCODE
         self.step = 0
@@ -38,7 +40,7 @@ class Trajectory:
         self.lane: tuple[int, ...] = ()
         self.holders: set[int] = set()
         self.leases: deque[Running] = deque()
-        self.ending: Failure | None = None
+        self._ending: Failure | None = None
         self.encoded: Encoded | None = None
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
@@ -55,6 +57,16 @@ class Trajectory:
         return None if relative_s is None else self.arrival_s + relative_s - self.finish_s
 
     @property
+    def ending(self) -> Failure | None:
+        """Why it will end before it is drawn, as soon as its leases have ended."""
+        return self._ending
+
+    @ending.setter
+    def ending(self, failure: Failure | None) -> None:
+        self._ending = failure
+        self._renew()
+
+    @property
     def wants_lease(self) -> bool:
         return self.stage is not Stage.FINISH and self.ending is None
 
@@ -64,6 +76,10 @@ class Trajectory:
         if self._view is None:
             self._view = self._make_view()
         return self._view
+
+    def _renew(self) -> None:
+        self._view = None
+        self.changed(self)
 
     def _make_view(self) -> TrajectoryView:
         ready_s = self.leases[-1].ends_s if self.leases else self.served_s
@@ -111,7 +127,7 @@ class Trajectory:
     def leased(self, running: Running) -> None:
         """A lease was sent: what comes after it?"""
         lease = running.lease
-        self._view = None
+        self._renew()
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         self.lane = lease.plane
@@ -136,7 +152,7 @@ class Trajectory:
     def ran(self, running: Running, *, now_s: float) -> set[int]:
         """A lease has run to its end on all of its ranks. Returns the ranks whose state is no longer needed."""
         lease = running.lease
-        self._view = None
+        self._renew()
         repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
         start_s = now_s - running.seconds * repeats
         if self.started_s is None:
@@ -151,7 +167,7 @@ class Trajectory:
 
     def failed(self, running: Running) -> None:
         """A lease has failed: the request ends when its other leases have ended too."""
-        self._view = None
+        self._renew()
         self.holders |= set(running.lease.lane.ranks)
         if self.ending is None:
             self.ending = running.cause.failure

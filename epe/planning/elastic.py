@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epe.planning.filling import Job, Kept, fill, job_of
-from epe.planning.giving import Giving
+from epe.planning.giving import Giving, Layout
 from epe.planning.pace import Paces
 from epe.planning.placing import Placing
 from epe.planning.queue import Queue
@@ -28,12 +28,14 @@ class Elastic:
     def __init__(self, settings: ElasticSettings) -> None:
         self.settings = settings
         self._paces: Paces | None = None
+        self._queue = Queue(settings)
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
         if not view.trajectories:
             return ()
         paces = self._paces_of(view)
-        queue = Queue(view, paces, self.settings)
+        queue = self._queue
+        queue.show(view, paces)
         jobs = self._jobs(view, paces, queue.hopeful)
         filled = fill(jobs, len(view.ranks), now_s=view.now_s)
         late = [*sorted((job.trajectory for job in filled.given_up), key=queue.left), *queue.late]
@@ -58,7 +60,7 @@ class Elastic:
             giving.give(each.job.trajectory, each.option.width)
         short = [each.job for each in kept if giving.width(each.job.trajectory) < each.option.width]
         if not short:
-            for trajectory, width in share(view, queue.undated, giving.spare, settings=self.settings):
+            for trajectory, width in self._shared(view, paces, queue.undated, giving.spare):
                 giving.give(trajectory, width)
         giving.widen(in_time, floor=self.settings.efficiency_floor)
         if not short and not late:
@@ -68,6 +70,9 @@ class Elastic:
         # Whoever has fewer ranks than its deadline asks for may want more of them soon.
         needed_s = min((job.latest_s for job in short), default=float("inf"))
         return Placing(view, paces, self.settings).run(giving.layout, others, needed_s=needed_s)
+
+    def _shared(self, view: View, paces: Paces, undated: Sequence[TrajectoryView], num_ranks: int) -> Layout:
+        return share(undated, num_ranks, paces=paces, costs=view.costs, settings=self.settings)
 
     def _jobs(self, view: View, paces: Paces, hopeful: Sequence[TrajectoryView]) -> list[Job]:
         guard_s, now_s = self.settings.deadline_guard_s, view.now_s

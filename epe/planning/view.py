@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -49,7 +49,7 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """Everything that a plan depends on.
+    """Everything that a plan depends on. It holds until the next event: the books may go on in `trajectories`.
 
     A plan is asked for at every event, and when a rank comes within `look_ahead_s` of the end of its lease:
     early enough that it never idles for want of the next one, late enough that little is decided in advance.
@@ -57,7 +57,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     now_s: float
     ranks: tuple[RankView, ...]
-    trajectories: tuple[TrajectoryView, ...]
+    trajectories: Sequence[TrajectoryView]
     costs: CostTable
     look_ahead_s: float = 0.05
 

@@ -11,6 +11,7 @@ from epe.actors.ledger import Ledger
 from epe.actors.trajectory import Trajectory
 from epe.errors import BadSetting
 from epe.messages import Failure, FailureKind, LeaseDone, Split, Stage
+from epe.planning.backlog import Backlog
 from epe.planning.costs import CostTable
 from epe.planning.view import Assignment, TrajectoryView, View
 from epe.planning.work import cost_key, with_barred
@@ -20,7 +21,7 @@ from epe.simulator.outcome import Record, Work
 
 
 class Books:
-    """Changed by events and leases; `waiting` holds the views of requests that need leases, in order of arrival."""
+    """Changed by events and leases; `waiting` are the requests that need leases, as policies see them."""
 
     def __init__(
         self, arrivals: Sequence[Arrival], *, machine: Machine, costs: CostTable, correct_costs: bool = False
@@ -33,7 +34,7 @@ class Books:
         widths = tuple(range(1, len(machine.free_s) + 1))
         self.arrivals = {each.request.id: _with_barred(each, costs, widths) for each in arrivals}
         self.trajectories: dict[str, Trajectory] = {}
-        self.waiting: dict[str, TrajectoryView] = {}
+        self.waiting = Backlog()
         self.records: list[Record] = []
         if len(self.arrivals) != len(arrivals):
             raise BadSetting("two requests have the same id", path="workload")
@@ -108,7 +109,7 @@ class Books:
 
     # --- what the policy sees ---
 
-    def view(self, *, now_s: float, trajectories: tuple[TrajectoryView, ...]) -> View:
+    def view(self, *, now_s: float, trajectories: Sequence[TrajectoryView]) -> View:
         return View(
             now_s=now_s,
             ranks=self.ledger.rank_views(now_s=now_s),
@@ -125,15 +126,15 @@ class Books:
 
     def _refresh(self, trajectory: Trajectory) -> None:
         if trajectory.wants_lease:
-            self.waiting[trajectory.request.id] = trajectory.view
+            self.waiting.put(trajectory.view)
         else:
-            self.waiting.pop(trajectory.request.id, None)
+            self.waiting.drop(trajectory.request.id)
 
     def _end(self, trajectory: Trajectory, now_s: float) -> None:
         name = trajectory.request.id
         arrival = self.arrivals[name]
         del self.trajectories[name]
-        self.waiting.pop(name, None)
+        self.waiting.drop(name)
         self.records.append(
             Record(
                 request_id=name,

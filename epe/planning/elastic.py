@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epe.planning.filling import Job, Kept, fill, job_of
+from epe.planning.filling import Filled, Job, fill, job_of
 from epe.planning.giving import Giving, Layout
 from epe.planning.pace import Paces
 from epe.planning.placing import Placing
@@ -36,10 +36,8 @@ class Elastic:
         paces = self._paces_of(view)
         queue = self._queue
         queue.show(view, paces)
-        jobs = self._jobs(view, paces, queue.hopeful)
-        filled = fill(jobs, len(view.ranks), now_s=view.now_s)
-        late = [*sorted((job.trajectory for job in filled.given_up), key=queue.left), *queue.late]
-        return self._placed(view, paces, queue, filled.kept, late)
+        filled = fill(self._jobs(view, paces, queue.hopeful), len(view.ranks), now_s=view.now_s)
+        return self._placed(view, paces, queue, filled)
 
     def _paces_of(self, view: View) -> Paces:
         """Kept until the cost table changes."""
@@ -48,28 +46,35 @@ class Elastic:
             self._paces = Paces(view.costs, widths=self.settings.widths, num_ranks=num_ranks)
         return self._paces
 
-    def _placed(
-        self, view: View, paces: Paces, queue: Queue, kept: Sequence[Kept], late: Sequence[TrajectoryView]
-    ) -> tuple[Assignment, ...]:
-        """Widths for the whole pool, then ranks for them."""
+    def _placed(self, view: View, paces: Paces, queue: Queue, filled: Filled) -> tuple[Assignment, ...]:
+        """Widths for the whole pool, then ranks for them. Requests that are still to come (in the clairvoyant run of
+        the simulator) have their share of the time to come, but no ranks."""
         giving = Giving(view, paces, self.settings)
+        kept = [each for each in filled.kept if each.job.trajectory.has_come(view.now_s)]
         in_time = [each.job.trajectory for each in kept]
+        undated = [t for t in queue.undated if t.has_come(view.now_s)]
+        given_up = sorted((job.trajectory for job in filled.given_up), key=queue.left)
+        late = [t for t in (*given_up, *queue.late) if t.has_come(view.now_s)]
         for trajectory in queue.due(in_time):
             giving.give(trajectory, giving.brisk_width(trajectory))
         for each in kept:
             giving.give(each.job.trajectory, each.option.width)
-        short = [each.job for each in kept if giving.width(each.job.trajectory) < each.option.width]
-        if not short:
-            for trajectory, width in self._shared(view, paces, queue.undated, giving.spare):
+        lacking = [each for each in kept if giving.width(each.job.trajectory) < each.option.width]
+        if not lacking:
+            for trajectory, width in self._shared(view, paces, undated, giving.spare):
                 giving.give(trajectory, width)
         giving.widen(in_time, floor=self.settings.efficiency_floor)
-        if not short and not late:
-            giving.widen([*in_time, *queue.undated, *queue.starving], floor=0.0)
-        waiting = {t.request_id: t for t in (*in_time, *queue.undated, *queue.starving, *late)}
+        if not lacking and not late:
+            giving.widen([*in_time, *undated, *queue.starving], floor=0.0)
+        waiting = {t.request_id: t for t in (*in_time, *undated, *queue.starving, *late)}
         others = [t for t in waiting.values() if not giving.width(t)]
-        # Whoever has fewer ranks than its deadline asks for may want more of them soon.
-        needed_s = min((job.latest_s for job in short), default=float("inf"))
-        return Placing(view, paces, self.settings).run(giving.layout, others, needed_s=needed_s)
+        # Whoever has fewer ranks than its deadline asks for, or is to come, may want more of them soon.
+        short = (
+            each.job.latest_s for each in filled.kept if giving.width(each.job.trajectory) < each.option.width
+        )
+        return Placing(view, paces, self.settings).run(
+            giving.layout, others, needed_s=min(short, default=float("inf"))
+        )
 
     def _shared(self, view: View, paces: Paces, undated: Sequence[TrajectoryView], num_ranks: int) -> Layout:
         return share(undated, num_ranks, paces=paces, costs=view.costs, settings=self.settings)

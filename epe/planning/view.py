@@ -43,6 +43,10 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     holders: tuple[int, ...]
     num_leases: int
 
+    def has_come(self, now_s: float) -> bool:
+        """False only where the simulator shows what is still to come."""
+        return self.arrival_s <= now_s + 1e-6
+
     def unserved_s(self, now_s: float) -> float:
         """Seconds since it was last served; 0 while it has a lease."""
         return 0.0 if self.num_leases else now_s - self.served_s

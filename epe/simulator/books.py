@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -18,6 +19,9 @@ from epe.planning.work import cost_key, with_barred
 from epe.simulator.arrivals import Arrival
 from epe.simulator.machine import Machine, Physics
 from epe.simulator.outcome import Record, Work
+
+# Of what is still to come a clairvoyant policy is shown so many requests: more than it looks at.
+MAX_COMING = 64
 
 
 class Books:
@@ -119,10 +123,11 @@ class Books:
         )
 
     def coming(self, *, now_s: float) -> tuple[TrajectoryView, ...]:
-        """For a clairvoyant policy: requests that have not arrived and have no lease yet, in order of arrival."""
+        """For a clairvoyant policy: the next requests that have not arrived and have no lease yet."""
         first = bisect_right(self._coming_s, now_s + 1e-9)
         last = bisect_right(self._coming_s, now_s + self.physics.foresight_s)
-        return tuple(t for t in self._coming[first:last] if t.request_id not in self.trajectories)
+        coming = (t for t in self._coming[first:last] if t.request_id not in self.trajectories)
+        return tuple(islice(coming, MAX_COMING))
 
     def _refresh(self, trajectory: Trajectory) -> None:
         if trajectory.wants_lease:

@@ -90,6 +90,12 @@ def add_parallel(parser: Parser, family: Family) -> None:
             action=BooleanOptionalAction,
             help="each guidance branch alone, at once on an even lane (default); --no-: both as one batch",
         )
+        parser.add_argument(
+            "--cfg-parallel-degree",
+            type=whole_number,
+            metavar="DEGREE",
+            help="2: as --cfg-parallel; 1: as --no-cfg-parallel",
+        )
     if family.owns("tp"):
         parser.add_argument(
             "--tensor-parallel-degree",

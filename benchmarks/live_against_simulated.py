@@ -220,10 +220,11 @@ those that it kept when it ended, corrected by all that it drew.
 
 ## What these figures say, and what they do not
 
-- The simulator gives every task its expected seconds. Here {WORLD} ranks share {os.cpu_count()} cores with each other
+- The simulator gives every task its usual seconds. Here {WORLD} ranks share {os.cpu_count()} cores with each other
   and with other work: a step takes longer while more ranks are at work, and by chance. The warm-up measures with all
   lanes at work, so its costs are those of a full machine.
-- Where the corrected costs (*end*) are nearer than those of the start, the machine had changed, not the planner.
+- *End* has seen the run that it is asked about; *start* has not. Where *end* is nearer, the machine had changed since
+  the warm-up (or other work had come or gone), not the planner.
 - Ranks with a device each share neither cores nor caches; how near the simulator is there, this page cannot show.
 """
 

@@ -58,9 +58,9 @@ simulated: the machine changes only this figure, and how tight the bound is. `el
 **What was run.** {len(compared)} of {len(CELLS)} cells, each with {_range(seeds)} seeds of {effort.num_requests} \
 requests, the same for everybody; {_range(counts)} of {len(GRIDS) + 1} baselines in a cell: those that did best when \
 they were tuned. The cells (`benchmarks/scheduling_cells.py`) were named before anything was tuned: costs and ranks \
-(`qwen` 4, the others 8), arrivals, mix, offered load, deadlines (`x2`: twice the best latency alone; `gfdit`: its \
-multiples). Costs are published figures that nobody here measured ([simulator](../simulator.md)). A lease takes \
-{1e3 * DISPATCH_S:g} ms to its ranks and a plan {1e3 * PLAN_S:g} ms.
+(`qwen` 4, the others 8), arrivals, mix, offered load, deadlines (`x2` is twice the best latency alone, `gfdit` \
+GF-DiT's multiples of that on one rank). Costs are published figures that nobody here measured \
+([simulator](../simulator.md)). A lease takes {1e3 * DISPATCH_S:g} ms to its ranks and a plan {1e3 * PLAN_S:g} ms.
 
 **Tuning.** Every baseline had {NUM_TRIES} tries in each cell over its own settings (static lanes: every width), on \
 {TUNING_REQUESTS} requests of seed {TUNING_SEED}, which is used for nothing else; the best mean of requests and work \

@@ -10,6 +10,7 @@ from scheduling_cells import Cell
 from scheduling_entrants import CLAIRVOYANT, OURS, Entrant
 from scheduling_runs import Line
 
+from epe.simulator.bounds import Bound
 from epe.simulator.metrics import Metrics, interval
 
 # What is asked for: shares of one, and points of a hundred.
@@ -29,7 +30,8 @@ class Lines:
         for line in lines:
             if line.job.num_requests == num_requests:
                 place = (line.job.cell, *_names(line.job.entrant))
-                self._by_place.setdefault(place, {})[line.job.seed] = line
+                seeds = self._by_place.setdefault(place, {})
+                seeds[line.job.seed] = _tighter(seeds.get(line.job.seed), line)
 
     def of(self, cell: str, entrant: Entrant | None) -> dict[int, Line]:
         """By seed; the bound is what has no entrant."""
@@ -150,6 +152,17 @@ def _judge_shortfall(compared: Sequence[Compared]) -> Verdict:
 
 def _mean(compared: Sequence[Compared], value: Callable[[Compared], float]) -> float:
     return fmean(map(value, compared))
+
+
+def _tighter(known: Line | None, line: Line) -> Line:
+    """The later line; of two bounds, found in more and in less time, the lower one: both hold."""
+    if known is None or known.bound is None or line.bound is None:
+        return line
+    return known if _most(known.bound) < _most(line.bound) else line
+
+
+def _most(bound: Bound) -> float:
+    return 1.0 if bound.slo_attainment is None else bound.slo_attainment
 
 
 def _metrics(line: Line) -> Metrics:

@@ -22,6 +22,14 @@ def _usual_log() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Services keep their costs in the user's cache folder: here it is one that no other run has used."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_zimage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random-weight Z-Image checkpoint, written once."""

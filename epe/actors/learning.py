@@ -58,11 +58,13 @@ class Learning:
         pair = None if transfer is None else transfer.pair
         if pair is None or report.move_s <= 0:
             return
-        if self.round is not None:
+        if self.round is None:
+            if self.correct:
+                self.costs.moves.observe(pair, state_bytes, report.move_s)
+                self.is_new = True
+        elif self.round.measures == "moves":
             self.costs.moves.record(pair, state_bytes, report.move_s)
-        elif self.correct:
-            self.costs.moves.observe(pair, state_bytes, report.move_s)
-        self.is_new = True
+            self.is_new = True
 
 
 def _log_ran(running: Running) -> None:

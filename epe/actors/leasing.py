@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from epe.actors.admission import Limits, workload_of
+from epe.actors.in_work import InWork
 from epe.actors.learning import Learning
 from epe.actors.ledger import Ledger, Running
 from epe.actors.roster import Roster
@@ -16,7 +17,7 @@ from epe.messages import Lease, Request, Split, Stage
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.forecast import predicted_finish_s
-from epe.planning.view import MAX_LEASES, Assignment, Policy, View, fault_of
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, fault_among
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
 from epe.telemetry.log import get_logger
 
@@ -62,7 +63,7 @@ class Leasing:
         self.costs = costs
         self.ledger = ledger
         self.roster = roster
-        self.trajectories: dict[str, Trajectory] = {}
+        self.trajectories = InWork(max_inflight=settings.limits.max_inflight)
         self.learning = Learning(costs, correct=settings.correct_costs)
         self.round: Pinned | None = None
 
@@ -83,6 +84,7 @@ class Leasing:
             now_s=now_s,
             for_client=for_client,
             finish_s=0.0 if self.costs.guesses(finish) else self.costs.seconds(finish),
+            changed=self.trajectories.touch,
         )
         self.trajectories[request.id] = trajectory
         return trajectory
@@ -98,11 +100,11 @@ class Leasing:
     @property
     def num_waiting(self) -> int:
         """Requests that have not begun."""
-        return sum(not trajectory.lane for trajectory in self.trajectories.values())
+        return self.trajectories.num_waiting
 
     def next_leases(self, *, now_s: float) -> Iterator[Lease]:
         """What the policy wants to run next, entered in the books."""
-        view = self._view(now_s=now_s)
+        view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self._decide(view):
                 if not self.ledger.may_break_under(assignment.request_id, self._ranks_of(assignment)):
@@ -110,16 +112,18 @@ class Leasing:
 
     def next_opening_s(self, *, now_s: float) -> float | None:
         """When the next rank will be about to be free; None if nothing waits for it."""
-        if not any(trajectory.wants_lease for trajectory in self.trajectories.values()):
+        backlog = self.trajectories.backlog
+        if not backlog:
             return None
-        return self._view_of((), now_s=now_s, among=self.roster.available).next_opening_s
+        return self._view(backlog, now_s=now_s, among=self.roster.available).next_opening_s
 
     def predicted_s(self, request_id: str | None = None, *, now_s: float) -> float:
         """Seconds until a request will end, with the whole queue before it; without a name, the first one."""
-        begun, waiting = self._queue()
+        begun = [each for each in self.trajectories.values() if each.lane]
+        waiting = [each for each in self.trajectories.values() if not each.lane]
+        everybody = tuple(each.view for each in begun + waiting if each.wants_lease)
         # Ranks that are away are on their way back: with none there, a finish is told as if all were.
-        among = self.roster.available or None
-        view = self._view_of(begun + waiting, now_s=now_s, among=among)
+        view = self._view(everybody, now_s=now_s, among=self.roster.available or None)
         name = request_id or view.trajectories[0].request_id
         decoded_s = predicted_finish_s(view, name, self.settings.widths)
         return decoded_s + self.trajectories[name].finish_s - now_s
@@ -128,36 +132,18 @@ class Leasing:
         """Learn from a lease that has run."""
         self.learning.ran(running, self.trajectories[running.lease.request.id].workload)
 
-    def _view(self, *, now_s: float) -> View:
-        """What the policy decides on: the requests in work, and of those that wait as many as there is room for,
-        larger priority first. One that is being encoded takes room too, since its pixels take memory."""
-        begun, waiting = self._queue()
-        room = max(0, self.settings.limits.max_inflight - len(begun))
-        if len(waiting) > room:
-            waiting = sorted(waiting, key=lambda trajectory: -trajectory.request.priority)[:room]
-        return self._view_of(begun + waiting, now_s=now_s, among=self.roster.available)
-
-    def _queue(self) -> tuple[list[Trajectory], list[Trajectory]]:
-        """The requests that have begun and those that wait, in the order in which they came."""
-        begun = [trajectory for trajectory in self.trajectories.values() if trajectory.lane]
-        return begun, [trajectory for trajectory in self.trajectories.values() if not trajectory.lane]
-
-    def _view_of(
-        self, trajectories: Iterable[Trajectory], *, now_s: float, among: frozenset[int] | None
+    def _view(
+        self, trajectories: Sequence[TrajectoryView], *, now_s: float, among: frozenset[int] | None
     ) -> View:
-        return View(
-            now_s=now_s,
-            ranks=self.ledger.rank_views(now_s=now_s, among=among),
-            trajectories=tuple(t.view for t in trajectories if t.wants_lease),
-            costs=self.costs,
-        )
+        ranks = self.ledger.rank_views(now_s=now_s, among=among)
+        return View(now_s=now_s, ranks=ranks, trajectories=trajectories, costs=self.costs)
 
     def _decide(self, view: View) -> tuple[Assignment, ...]:
         """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
         policy = self.round or self.policy
         try:
             plan = policy.plan(view)
-            fault = fault_of(view, plan)
+            fault = fault_among(self.trajectories.backlog.by_id, plan, open_ranks=view.open_ranks)
         except Exception as error:  # a user's policy may raise anything
             fault = f"it raised {type(error).__name__}: {error}"
         if fault is None:

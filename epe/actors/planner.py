@@ -10,6 +10,7 @@ from msgspec import Struct
 from epe.actors.admission import closed, full, too_big, too_late, twice
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
+from epe.actors.doors import Doors
 from epe.actors.keeper import KEEPER, CostsLoaded, KeepCosts, LoadCosts
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
@@ -104,11 +105,8 @@ class Planner(Actor):
         self.records = records
         self.recording: Recording | None = None
         self.keeps_costs = keeps_costs and warmup is not None
-        self.phase_changed = phase_changed
-        self.phase = "loading"
-        self.reason = ""
+        self.doors = Doors(phase_changed)
         self.num_finished = 0
-        self.drained: list[asyncio.Future[bool]] = []
         self.lanes: list[tuple[int, ...]] = []
         self.alarm: asyncio.TimerHandle | None = None
 
@@ -120,7 +118,7 @@ class Planner(Actor):
         self.watch(self.directory.postprocess)
 
     async def stopped(self, reason: str) -> None:
-        if reason.startswith("crashed") and self.phase != "failed":
+        if reason.startswith("crashed") and self.doors.phase != "failed":
             self._enter("failed", f"the planner {reason}")
 
     async def receive(self, message: object) -> object:
@@ -174,8 +172,8 @@ class Planner(Actor):
         return Accepted(request_id=request.id, predicted_s=predicted_s, predicted_from=basis, late=late)
 
     def _refusal(self, request: Request) -> Failure | None:
-        if self.phase != "running":
-            return closed(self.phase, self.reason)
+        if self.doors.phase != "running":
+            return closed(self.doors.phase, self.doors.reason)
         if request.id in self.trajectories:
             return twice(request.id)
         if self.recording is not None:
@@ -190,7 +188,7 @@ class Planner(Actor):
     # --- leases go ---
 
     def _plan(self) -> None:
-        if self.phase not in ("warming", "running", "draining"):
+        if not self.doors.plans:
             return
         for lease in self.leasing.next_leases(now_s=self.now_s):
             log.debug(
@@ -266,6 +264,7 @@ class Planner(Actor):
             if message.failure is None:
                 self.leasing.learning.finished(trajectory.workload, message.seconds)
             trajectory.encoded = message
+            self.trajectories.touch(trajectory)
             self._end_if_done(trajectory)
 
     # --- requests end, each exactly once ---
@@ -306,10 +305,10 @@ class Planner(Actor):
             log_ended(account, failure)
         elif failure is not None:
             self._fail(f"the warm-up failed: {failure.message}")
-        if not self.trajectories and self.phase == "warming":
+        if not self.trajectories and self.doors.phase == "warming":
             self._next_round()
         if not self.trajectories:
-            self._release_drained()
+            self.doors.are_empty()
 
     def _drop(self, trajectory: Trajectory, ranks: set[int]) -> None:
         for rank in sorted(ranks):
@@ -319,7 +318,7 @@ class Planner(Actor):
 
     def _down(self, address: str, reason: str) -> None:
         rank = self.directory.rank_of(address)
-        if rank is None or not self.settings.survives or self.phase not in ("running", "draining"):
+        if rank is None or not self.settings.survives or self.doors.phase not in ("running", "draining"):
             self._fail(f"{address} is gone: {reason}")
         elif not self.roster.is_lost(rank):
             self._lose(rank, reason)
@@ -359,17 +358,14 @@ class Planner(Actor):
     # --- the world ---
 
     def _enter(self, phase: str, reason: str = "") -> None:
-        """Phases only go forward."""
-        self.phase, self.reason = phase, reason
-        log.info("service.changed_phase", phase=phase, reason=reason, num_requests=len(self.trajectories))
-        self.phase_changed(phase, reason)
+        self.doors.enter(phase, reason, num_requests=len(self.trajectories))
 
     def _rank_ready(self, message: RankReady) -> None:
         returned = self.roster.enter(message)
         log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=message.load_s)
         if returned:
             self.watch(self.directory.worker(message.rank))
-        if self.phase == "loading" and self.roster.is_complete:
+        if self.doors.phase == "loading" and self.roster.is_complete:
             self._enter("warming")
             self._load_costs()
 
@@ -384,7 +380,7 @@ class Planner(Actor):
 
     def _costs_loaded(self, kept: CostSet | None) -> None:
         """The keeper has answered, or has not in time."""
-        if self.phase == "warming" and self.warming.begin(kept):
+        if self.doors.phase == "warming" and self.warming.begin(kept):
             self._next_round()
 
     def _next_round(self) -> None:
@@ -395,14 +391,14 @@ class Planner(Actor):
 
     def _keep(self) -> None:
         """Have written down what was learned, and again after a while."""
-        if self.keeps_costs and self.phase in ("running", "draining"):
+        if self.keeps_costs and self.doors.plans:
             if (costs := self.warming.costs_to_keep()) is not None:
                 self.ref(KEEPER).tell(KeepCosts(costs=costs))
             self.after(self.KEEP_EVERY_S, _Keep())
 
     def _fail(self, reason: str) -> None:
         """The world cannot go on: every request ends, and whoever started the service hears why."""
-        if self.phase == "failed":
+        if self.doors.phase == "failed":
             return
         self._enter("failed", reason)
         self.ledger.running.clear()
@@ -414,19 +410,12 @@ class Planner(Actor):
             )
 
     def _drain(self, reason: str) -> asyncio.Future[bool]:
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.drained.append(done)
-        if self.phase != "failed":
+        emptied = self.doors.emptied()
+        if self.doors.phase != "failed":
             self._enter("draining", reason)
         if not self.trajectories:
-            self._release_drained()
-        return done
-
-    def _release_drained(self) -> None:
-        for done in self.drained:
-            if not done.done():
-                done.set_result(True)
-        self.drained.clear()
+            self.doors.are_empty()
+        return emptied
 
     # --- what is seen from outside ---
 
@@ -444,11 +433,11 @@ class Planner(Actor):
     def _status(self) -> Status:
         num_waiting = self.leasing.num_waiting
         return Status(
-            phase=self.phase,
+            phase=self.doors.phase,
             ranks=self.roster.statuses(self.ledger.at_work()),
             num_waiting=num_waiting,
             num_running=len(self.trajectories) - num_waiting,
             num_finished=self.num_finished,
-            reason=self.reason,
+            reason=self.doors.reason,
             costs=self.warming.status,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
@@ -16,7 +16,7 @@ from epe.planning.view import TrajectoryView
 
 class Trajectory:
     """Mutable, owned by the planner. `stage` and `step` are what the next lease will do; `finish_s` is what the
-    making of the file is expected to take after the last one.
+    making of the file is expected to take after the last one. `changed` is told when a policy would see it anew.
 
     `holders` have the state that it starts from, `traces` are all ranks that may have something of the request;
     `pixels_from` is the rank whose pixels are on their way.
@@ -30,11 +30,13 @@ class Trajectory:
         now_s: float,
         for_client: bool,
         finish_s: float = 0.0,
+        changed: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> None:
         self.request = request
         self.workload = workload
         self.for_client = for_client
         self.finish_s = finish_s
+        self.changed = changed
         self.arrival_s = self.served_s = now_s
         self.stage = Stage.ENCODE
         self.step = 0
@@ -44,7 +46,7 @@ class Trajectory:
         self.traces: set[int] = set()
         self.checkpoint_step: int | None = None
         self.leases: deque[Running] = deque()
-        self.ending: Failure | None = None
+        self._ending: Failure | None = None
         self.encoded: Encoded | None = None
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
@@ -65,6 +67,16 @@ class Trajectory:
         return None if relative_s is None else self.arrival_s + relative_s - self.finish_s
 
     @property
+    def ending(self) -> Failure | None:
+        """Why it will end before it is drawn, as soon as its leases have ended."""
+        return self._ending
+
+    @ending.setter
+    def ending(self, failure: Failure | None) -> None:
+        self._ending = failure
+        self._renew()
+
+    @property
     def wants_lease(self) -> bool:
         done = self.stage is Stage.FINISH or self.encoded is not None
         return not done and self.ending is None and not self.is_broken
@@ -75,6 +87,10 @@ class Trajectory:
         if self._view is None:
             self._view = self._make_view()
         return self._view
+
+    def _renew(self) -> None:
+        self._view = None
+        self.changed(self)
 
     def _make_view(self) -> TrajectoryView:
         ready_s = self.leases[-1].ends_s if self.leases else self.served_s
@@ -123,7 +139,7 @@ class Trajectory:
     def leased(self, running: Running) -> None:
         """A lease was sent: what comes after it?"""
         lease = running.lease
-        self._view = None
+        self._renew()
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         self.first_seq = self.first_seq or lease.seq
@@ -151,7 +167,7 @@ class Trajectory:
         """A lease has run to its end, on all of its ranks or on those that were not torn away from it at the end
         (their state is the same). Returns the ranks whose state is no longer needed."""
         lease = running.lease
-        self._view = None
+        self._renew()
         repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
         start_s = now_s - running.seconds * repeats
         if self.started_s is None:
@@ -169,13 +185,12 @@ class Trajectory:
 
     def failed(self, running: Running) -> None:
         """A lease has failed: the request ends when its other leases have ended too."""
-        self._view = None
         self.ending = self.ending or running.cause.failure
 
     def broke(self, running: Running) -> None:
         """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes
         on from where the lease began."""
-        self._view = None
+        self._renew()
         lease = running.lease
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
         if not self.is_broken:
@@ -191,7 +206,7 @@ class Trajectory:
 
     def lose(self, rank: int) -> None:
         """A rank is gone with what it held; pixels that had not come from it have to be made again."""
-        self._view = None
+        self._renew()
         self.holders.discard(rank)
         self.traces.discard(rank)
         if self.pixels_from == rank and self.encoded is None:
@@ -206,7 +221,7 @@ class Trajectory:
         lacks_state = needs_state and not self.holders
         if self.leases or self.ending or not (self.is_broken or (lacks_state and not self._is_checkpointed)):
             return False
-        self._view = None
+        self._renew()
         self.is_broken = False
         if lacks_state:
             self._go_back(self.checkpoint_step)

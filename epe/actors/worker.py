@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -95,12 +95,15 @@ class Worker(Actor):
         directory: Directory,
         stopped_by: asyncio.Future[Ending],
         fetch_timeout_s: float = 60.0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.rank = rank
         self.directory = directory
         self.stopped_by = stopped_by
         self.fetch_timeout_s = fetch_timeout_s
         self.tasks: set[asyncio.Task[None]] = set()
+        # uvloop counts its own time in milliseconds, which is as long as a move may take.
+        self.clock = clock or asyncio.get_running_loop().time
         self._move_s: dict[int, float] = {}
 
     async def started(self) -> None:
@@ -142,8 +145,7 @@ class Worker(Actor):
     async def _fetch(self, lease: Lease, transfer: Transfer, incoming: Future[Parcel]) -> None:
         """Bring the state here while earlier leases still compute."""
         fetch = Fetch(request_id=lease.request.id, step=lease.first_step)
-        loop = asyncio.get_running_loop()
-        begin_s = loop.time()
+        begin_s = self.clock()
         source = transfer.source
         holder = self.directory.checkpoints if source is None else self.directory.worker(source)
         try:
@@ -151,7 +153,7 @@ class Worker(Actor):
         except Exception as error:
             incoming.set_exception(error)
         else:
-            self._move_s[lease.seq] = loop.time() - begin_s - parcel.message.waited_s
+            self._move_s[lease.seq] = self.clock() - begin_s - parcel.message.waited_s
             incoming.set_result(parcel)
 
     async def _run(self, lease: Lease, ending: asyncio.Future[Outcome]) -> None:

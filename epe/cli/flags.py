@@ -23,6 +23,7 @@ FIELD_FLAGS = {
     "fps": "--fps",
     "num_steps": "--steps",
     "guidance_scale": "--guidance-scale",
+    "flow_shift": "--flow-shift",
     "seed": "--seed",
 }
 
@@ -69,6 +70,12 @@ def add_family(parser: Parser, family: Family) -> None:
             type=number,
             help=f"{_what_it_means(family)} (default {own.guidance_scale:g})",
         )
+    if family.flow_shift:
+        parser.add_argument(
+            "--flow-shift",
+            type=number,
+            help="how far steps lean to the noisy end; large videos want more (default: the checkpoint's)",
+        )
     if family.negative_prompt:
         parser.add_argument(
             "--negative-prompt", metavar="TEXT", help=f"what not to draw (default {own.negative_prompt!r})"
@@ -82,6 +89,12 @@ def add_parallel(parser: Parser, family: Family) -> None:
             "--cfg-parallel",
             action=BooleanOptionalAction,
             help="each guidance branch alone, at once on an even lane (default); --no-: both as one batch",
+        )
+        parser.add_argument(
+            "--cfg-parallel-degree",
+            type=whole_number,
+            metavar="DEGREE",
+            help="2: as --cfg-parallel; 1: as --no-cfg-parallel",
         )
     if family.owns("tp"):
         parser.add_argument(

@@ -7,6 +7,8 @@ import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
 
 from epe import __version__
 from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
@@ -78,7 +80,7 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
         output=output,
         device=args.device or "auto",
         dtype=args.dtype or "auto",
-        cfg_parallel_degree=2 if ready.owns("cfg") and args.cfg_parallel is not False else 1,
+        cfg_parallel_degree=_cfg_degree(args, ready),
         tensor_parallel_degree=num_planes,
         transport=transport,
         video_codec=_video_codec(args, ready, file_format),
@@ -107,11 +109,19 @@ def _parser(chosen: Family | None) -> Parser:
         "epe generate",
         description=f"Draw {title}.{later}",
         epilog="`epe generate --model FAMILY --help` shows the flags and defaults of that family.",
+        explain=partial(_whose, shown=shown),
     )
     add_common(parser)
     add_family(parser, shown)
     add_parallel(parser, shown)
     return parser
+
+
+def _whose(flag: str, *, shown: Family) -> str | None:
+    """Which families take a flag that this one does not."""
+    others = [each for each in FAMILIES.values() if each.available and each is not shown]
+    owners = [each.name for each in others if flag in _parser(each).flags()]
+    return f"for {shown.name}; families that have it: {', '.join(owners)}" if owners else None
 
 
 def _required(value: str | None, flag: str) -> str:
@@ -140,11 +150,25 @@ def _request(
         fps=getattr(args, "fps", None),
         num_steps=args.steps,
         guidance_scale=getattr(args, "guidance_scale", None),
+        flow_shift=getattr(args, "flow_shift", None),
         seed=args.seed,
         output_format=file_format,
         defaults=defaults,
         names=names,
     )
+
+
+def _cfg_degree(args: Namespace, chosen: Family) -> Literal[1, 2]:
+    """2 runs the guidance branches each alone, 1 as one batch; the two forms of the flag must agree."""
+    if not chosen.owns("cfg"):
+        return 1
+    degree, flag = args.cfg_parallel_degree, "--cfg-parallel-degree"
+    if degree not in (None, 1, 2):
+        raise BadSetting(f"{degree} is not 1 or 2", path=flag)
+    if degree is not None and args.cfg_parallel not in (None, degree == 2):
+        given = "--cfg-parallel" if args.cfg_parallel else "--no-cfg-parallel"
+        raise BadSetting(f"{degree} contradicts {given}; give one of them", path=flag)
+    return 1 if degree == 1 or args.cfg_parallel is False else 2
 
 
 def _transport(args: Namespace, env: Mapping[str, str]) -> Transport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -10,9 +11,17 @@ from epe.errors import BadInput
 
 
 class Parser(argparse.ArgumentParser):
-    """Flags are written out in full; what is wrong raises `BadInput`."""
+    """Flags are written out in full; what is wrong raises `BadInput`. `explain` says more of a flag that is not known,
+    or None."""
 
-    def __init__(self, prog: str, *, description: str, epilog: str | None = None) -> None:
+    def __init__(
+        self,
+        prog: str,
+        *,
+        description: str,
+        epilog: str | None = None,
+        explain: Callable[[str], str | None] = lambda flag: None,
+    ) -> None:
         super().__init__(
             prog,
             description=description,
@@ -20,6 +29,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        self._explain = explain
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{self._plain(message)} (see {self.prog} --help)")
@@ -34,9 +44,15 @@ class Parser(argparse.ArgumentParser):
         return message.removeprefix("argument ")
 
     def _unknown(self, name: str) -> str:
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        near = get_close_matches(name.partition("=")[0], flags, n=1)
+        flag = name.partition("=")[0]
+        if (explained := self._explain(flag)) is not None:
+            return f"{flag} is not known {explained}"
+        near = get_close_matches(flag, self.flags(), n=1)
         return f"{name} is not known" + (f"; did you mean {near[0]}?" if near else "")
+
+    def flags(self) -> list[str]:
+        """All flags that it knows."""
+        return [flag for action in self._actions for flag in action.option_strings]
 
 
 def whole_number(text: str) -> int:

@@ -84,7 +84,10 @@ def _parser() -> Parser:
         "--policy", default="elastic", metavar="A,B,C", help="names or dotted paths (default elastic)"
     )
     parser.add_argument(
-        "--bound", choices=("fluid", "none"), default="fluid", help="what nobody can beat (default fluid)"
+        "--bound",
+        choices=("fluid", "clairvoyant", "none"),
+        default="fluid",
+        help="what nobody can beat (default), or what elastic reaches when it knows what comes",
     )
     parser.add_argument(
         "--bound-seconds", type=number, default=20.0, help="time limit of the bound, each seed (default 20)"

@@ -12,6 +12,7 @@ from epe.geometry import nearest_multiples
 from epe.messages import OutputFormat
 
 MAX_GUIDANCE = 100.0
+MAX_FLOW_SHIFT = 100.0
 MAX_SEED = 2**63 - 1
 MAX_PRIORITY = 1_000_000
 MAX_FPS = 240
@@ -65,6 +66,16 @@ def problem_with_guidance(family: Family, guidance_scale: float) -> str | None:
     fixed = family.defaults.guidance_scale
     if family.guidance is None and guidance_scale != fixed:
         return f"{guidance_scale:g} is not {fixed:g}, which is built into {family.name}"
+    return None
+
+
+def problem_with_flow_shift(family: Family, flow_shift: float | None) -> str | None:
+    if flow_shift is None:
+        return None
+    if not family.flow_shift:
+        return f"is not used by {family.title}; leave it out"
+    if not math.isfinite(flow_shift) or not 0 < flow_shift <= MAX_FLOW_SHIFT:
+        return f"{flow_shift:g} is not a number above 0, up to {MAX_FLOW_SHIFT:g}"
     return None
 
 

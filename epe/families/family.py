@@ -63,7 +63,8 @@ class Family(Struct, frozen=True, kw_only=True):
     one latent frame. `guidance` names the command's flag, or is None where guidance is built in. A guidance scale
     above `branches_above` makes a second branch a step (None: none does, as where the model takes the scale as an
     input), which a negative prompt steers where the family takes one. `text_bytes` are those of one encoded prompt.
-    A scheduler keeps `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
+    Where `flow_shift` is set, a request may say how far its steps lean to the noisy end. A scheduler keeps
+    `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
     transformer's `config.json` that counts its heads, which the planes of tensor parallelism share.
     """
 
@@ -80,6 +81,7 @@ class Family(Struct, frozen=True, kw_only=True):
     guidance: Literal["guidance_scale", "true_cfg_scale"] | None = "guidance_scale"
     branches_above: float | None = 0.0
     negative_prompt: bool = True
+    flow_shift: bool = False
     parallel_vae: bool = True
     migratable: bool = True
     min_side: int = 64

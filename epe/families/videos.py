@@ -14,6 +14,7 @@ WAN = Family(
     side_multiple=16,
     patch=16,
     branches_above=1.0,
+    flow_shift=True,
     frames=FrameRule(base=1, step=4, latent_base=1, latent_step=1),
     # The rotary table covers 1024 latent frames.
     max_frames=4093,

@@ -43,6 +43,7 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     frames: int
     fps: int | None
     guidance_scale: float
+    flow_shift: float | None
     elapsed_s: float
     generate_seconds: float
     world_size: int
@@ -82,6 +83,7 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
         frames=request.num_frames,
         fps=request.fps if request.output_format.holds == "video" else None,
         guidance_scale=request.guidance_scale,
+        flow_shift=request.flow_shift,
         elapsed_s=elapsed_s,
         generate_seconds=elapsed_s,
         world_size=effective.world_size,

@@ -33,7 +33,8 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One picture or video to draw.
 
     Sizes are pixels, `fps` is the frames a second of a video's file, `deadline_s` is seconds after arrival,
-    `guidance_scale` 0 means no guidance, larger `priority` goes first, `client_id` says on whose account it runs.
+    `guidance_scale` 0 means no guidance, `flow_shift` leans the steps to the noisy end (None: as the checkpoint has
+    it), larger `priority` goes first, `client_id` says on whose account it runs.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fps: Annotated[int, Meta(ge=1)] = 16
     num_steps: Annotated[int, Meta(ge=1)]
     guidance_scale: Annotated[float, Meta(ge=0)]
+    flow_shift: Annotated[float, Meta(gt=0)] | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     max_sequence_length: Annotated[int, Meta(ge=1)] = 512
     priority: int = 0

@@ -8,6 +8,20 @@ from epe.messages import Request, StateHeader
 from epe.models.contract import State
 
 
+class Movable:
+    """Lets the states of an adapter move, as named tensors through host memory; it has a `_device`."""
+
+    _device: torch.device
+
+    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
+        """The state as named tensors in host memory."""
+        return pack_state(state)
+
+    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
+        """The state on this rank's device, with the bits that were exported."""
+        return unpack_state(request, header, tensors, device=self._device)
+
+
 def pack_state(state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
     """The state as named tensors in host memory, and its plain fields."""
     names = tuple(state.tensors)

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from epe.models.contract import State
 
@@ -20,6 +21,20 @@ def linear_schedule(
     sigmas = None if own_sigmas else np.linspace(1.0, 1 / num_steps, num_steps)
     scheduler.set_timesteps(num_steps if own_sigmas else None, sigmas=sigmas, mu=mu, device=device)
     return scheduler
+
+
+def dynamic_schedule(
+    template: FlowMatchEulerDiscreteScheduler, *, num_tokens: int, num_steps: int, device: torch.device
+) -> FlowMatchEulerDiscreteScheduler:
+    """A linear schedule that shifts by the number of picture tokens, between the limits of `template`."""
+    mu = calculate_shift(
+        num_tokens,
+        template.config.get("base_image_seq_len", 256),
+        template.config.get("max_image_seq_len", 4096),
+        template.config.get("base_shift", 0.5),
+        template.config.get("max_shift", 1.15),
+    )
+    return linear_schedule(template, num_steps=num_steps, mu=mu, device=device)
 
 
 def at_step(schedule: FlowMatchEulerDiscreteScheduler, state: State) -> FlowMatchEulerDiscreteScheduler:

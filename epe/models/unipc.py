@@ -18,10 +18,12 @@ _COUNTERS = ("lower_order_nums", "this_order")
 
 
 def make_schedule(
-    scheduler: UniPCMultistepScheduler, *, num_steps: int, device: torch.device
+    scheduler: UniPCMultistepScheduler, *, num_steps: int, flow_shift: float | None, device: torch.device
 ) -> UniPCMultistepScheduler:
-    """A scheduler set for `num_steps`, without a history; only copies of it (`resume`) take a step."""
-    schedule = type(scheduler).from_config(scheduler.config)
+    """A scheduler set for `num_steps`, without a history; only copies of it (`resume`) take a step. Without a
+    `flow_shift` it has that of `scheduler`."""
+    changes = {} if flow_shift is None else {"flow_shift": flow_shift}
+    schedule = type(scheduler).from_config(scheduler.config, **changes)
     schedule.set_timesteps(num_steps, device=device)
     return schedule
 

@@ -24,6 +24,9 @@ Path = tuple[tuple[int, ...], ...]
 
 # Up to so many ranks the moves of all pairs are measured; their number grows with the square.
 ALL_PAIRS = 8
+# A pair is measured so often, as long as these are not more moves in all.
+MAX_TIMES = 3
+ENOUGH_MOVES = 60
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -112,9 +115,11 @@ class Program(Struct, frozen=True, kw_only=True):
         return Round(requests=requests, paths=paths)
 
     def _tour(self, size: tuple[int, int]) -> Round:
-        """One request that passes from rank to rank, alone in the world."""
+        """One request that passes from rank to rank, alone in the world; of a video as few frames as there can be,
+        since its steps take much longer than the moves."""
         path = tuple((rank,) for rank in tour(self.world)[: self.family.max_steps])
-        request = self._request("warmup-moves", size, num_steps=len(path))
+        short = replace(self, num_frames=self.family.frames.base)
+        request = short._request("warmup-moves", size, num_steps=len(path))
         return Round(requests=(request,), paths={request.id: path}, measures="moves")
 
     def _request(self, name: str, size: tuple[int, int], *, num_steps: int) -> Request:
@@ -134,12 +139,14 @@ class Program(Struct, frozen=True, kw_only=True):
 
 
 def tour(world: int) -> list[int]:
-    """Ranks in an order in which every ordered pair comes once; of many ranks only pairs that are far from each
-    other, since all would take too long."""
+    """Ranks in an order in which every ordered pair comes equally often: several times where they are few, once up to
+    `ALL_PAIRS` ranks. Of more ranks only pairs that are far from each other come, since all would take too long."""
     if world > ALL_PAIRS:
         return [rank for first in range(world) for rank in (first, (first + world // 2) % world)]
     pairs = ((first, second) for first in range(world) for second in range(first + 1, world))
-    return [rank for pair in pairs for rank in pair] + [0]
+    once = [rank for pair in pairs for rank in pair]
+    num_times = min(MAX_TIMES, max(1, ENOUGH_MOVES // len(once)))
+    return once * num_times + [0]
 
 
 class Pinned:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epe.planning.filling import Job, fill, job_of
-from epe.planning.giving import Giving
+from epe.planning.filling import Filled, Job, fill, job_of
+from epe.planning.giving import Giving, Layout
 from epe.planning.pace import Paces
 from epe.planning.placing import Placing
 from epe.planning.queue import Queue
@@ -21,23 +21,23 @@ __all__ = ["Elastic", "ElasticSettings"]
 
 
 class Elastic:
-    """In this order: requests that starve (one at a time, so that a backlog does not turn everything into a
-    queue by age); deadlines that can be met together, each as narrow as it may be;
-    requests without a deadline, for the least summed latency; then what is left widens those that run, and
-    those that are late anyway go last."""
+    """Ranks are given in this order: to the request that starves longest, when it is its turn; to deadlines that can
+    be met together, each as narrow as it may be; to requests without a deadline, for the least summed latency. What is
+    left widens those. Requests that are late anyway run on ranks that nobody wants, as long as nobody does."""
 
     def __init__(self, settings: ElasticSettings) -> None:
         self.settings = settings
         self._paces: Paces | None = None
+        self._queue = Queue(settings)
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
         if not view.trajectories:
             return ()
         paces = self._paces_of(view)
-        queue = Queue(view, paces, self.settings)
-        giving, others = self._layout(view, paces, queue)
-        placing = Placing(view, paces, self.settings)
-        return placing.run(giving.layout, others)
+        queue = self._queue
+        queue.show(view, paces)
+        filled = fill(self._jobs(view, paces, queue.hopeful), len(view.ranks), now_s=view.now_s)
+        return self._placed(view, paces, queue, filled)
 
     def _paces_of(self, view: View) -> Paces:
         """Kept until the cost table changes."""
@@ -46,25 +46,38 @@ class Elastic:
             self._paces = Paces(view.costs, widths=self.settings.widths, num_ranks=num_ranks)
         return self._paces
 
-    def _layout(self, view: View, paces: Paces, queue: Queue) -> tuple[Giving, list[TrajectoryView]]:
-        """Widths for the whole pool, and who is to fill ranks that are left or wait, in this order."""
-        settings = self.settings
-        giving = Giving(view, paces, settings)
-        kept, given_up = fill(self._jobs(view, paces, queue.hopeful), len(view.ranks), now_s=view.now_s)
+    def _placed(self, view: View, paces: Paces, queue: Queue, filled: Filled) -> tuple[Assignment, ...]:
+        """Widths for the whole pool, then ranks for them. Requests that are still to come (in the clairvoyant run of
+        the simulator) have their share of the time to come, but no ranks."""
+        giving = Giving(view, paces, self.settings)
+        kept = [each for each in filled.kept if each.job.trajectory.has_come(view.now_s)]
         in_time = [each.job.trajectory for each in kept]
+        undated = [t for t in queue.undated if t.has_come(view.now_s)]
+        given_up = sorted((job.trajectory for job in filled.given_up), key=queue.left)
+        late = [t for t in (*given_up, *queue.late) if t.has_come(view.now_s)]
         for trajectory in queue.due(in_time):
             giving.give(trajectory, giving.brisk_width(trajectory))
         for each in kept:
             giving.give(each.job.trajectory, each.option.width)
-        for trajectory, width in share(view, queue.undated, giving.spare, settings=settings):
-            giving.give(trajectory, width)
-        giving.widen(in_time, floor=settings.efficiency_floor)
-        late = sorted((job.trajectory for job in given_up), key=queue.left) + queue.late
-        for trajectory in late:
-            giving.give(trajectory, giving.brisk_width(trajectory))
-        giving.widen([*in_time, *queue.undated, *queue.starving], floor=0.0)
-        considered = {t.request_id: t for t in (*in_time, *queue.undated, *queue.starving, *late)}
-        return giving, [t for name, t in considered.items() if name not in giving.widths]
+        lacking = [each for each in kept if giving.width(each.job.trajectory) < each.option.width]
+        if not lacking:
+            for trajectory, width in self._shared(view, paces, undated, giving.spare):
+                giving.give(trajectory, width)
+        giving.widen(in_time, floor=self.settings.efficiency_floor)
+        if not lacking and not late:
+            giving.widen([*in_time, *undated, *queue.starving], floor=0.0)
+        waiting = {t.request_id: t for t in (*in_time, *undated, *queue.starving, *late)}
+        others = [t for t in waiting.values() if not giving.width(t)]
+        # Whoever has fewer ranks than its deadline asks for, or is to come, may want more of them soon.
+        short = (
+            each.job.latest_s for each in filled.kept if giving.width(each.job.trajectory) < each.option.width
+        )
+        return Placing(view, paces, self.settings).run(
+            giving.layout, others, needed_s=min(short, default=float("inf"))
+        )
+
+    def _shared(self, view: View, paces: Paces, undated: Sequence[TrajectoryView], num_ranks: int) -> Layout:
+        return share(undated, num_ranks, paces=paces, costs=view.costs, settings=self.settings)
 
     def _jobs(self, view: View, paces: Paces, hopeful: Sequence[TrajectoryView]) -> list[Job]:
         guard_s, now_s = self.settings.deadline_guard_s, view.now_s

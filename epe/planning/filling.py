@@ -1,7 +1,8 @@
 """Which deadlines can be met together, and how wide each request must run now for that.
 
 Progressive filling (as for elastic training jobs in ElasticFlow, ASPLOS'23): in deadline order each request
-takes the width with the fewest rank-seconds that still ends in time in what the earlier ones have left.
+takes the width with the fewest rank-seconds that still ends in time, with a margin where there is room for one, in
+what the earlier ones have left.
 Where one does not fit, the request whose removal frees most is given up instead (Moore and Hodgson's rule),
 so that one hopeless request does not push others over their deadlines.
 """
@@ -27,11 +28,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is left of a request until its deadline. `options` are its useful widths, cheapest first."""
+    """What is left of a request until its deadline: its steps must run between `start_s` and `end_s`, rather
+    `guard_s` before. `options` are its useful widths, cheapest first; at the fastest it may wait until `latest_s`."""
 
     trajectory: TrajectoryView
     start_s: float
     end_s: float
+    latest_s: float
+    guard_s: float
     options: tuple[Option, ...]
 
     @property
@@ -44,21 +48,29 @@ def job_of(
     trajectory: TrajectoryView, pace: Pace, *, now_s: float, guard_s: float = 0.0, width: int | None = None
 ) -> Job:
     """The window in which the steps of a request must run: after its leases and its encode, before its decode; or
-    the window of the decode, if only that is left. `width`: the only one that its steps may have."""
-    start_s = max(now_s, trajectory.ready_s)
+    the window of the decode, if only that is left. `width`: the only one that its steps may have.
+
+    The guard counts for half of what there is to spare at most: a short deadline is not hopeless because it is long.
+    """
+    encode_s = pace.encode_s if trajectory.stage is Stage.ENCODE else 0.0
+    start_s = max(now_s, trajectory.ready_s) + encode_s
     end_s = trajectory.deadline_s if trajectory.deadline_s is not None else float("inf")
     tasks, ladder = 1, pace.decode
     if trajectory.stage is not Stage.DECODE:
-        start_s += pace.encode_s if trajectory.stage is Stage.ENCODE else 0.0
         end_s -= pace.decode_s
         tasks, ladder = trajectory.num_steps - trajectory.step, pace.cheapest
         if width is not None:
             ladder = ((width, pace.step_s[width]),)
-    # The guard counts only as far as it leaves the deadline reachable: a short deadline is not hopeless because a
-    # guard is long.
-    end_s -= min(guard_s, max(0.0, (end_s - start_s - tasks * ladder[-1][1]) / 2))
     options = tuple(Option(width, tasks * each_s, width * tasks * each_s) for width, each_s in ladder)
-    return Job(trajectory, start_s, end_s, options)
+    latest_s = end_s - options[-1].seconds
+    return Job(
+        trajectory=trajectory,
+        start_s=start_s,
+        end_s=end_s,
+        latest_s=latest_s - encode_s,
+        guard_s=min(guard_s, max(0.0, (latest_s - start_s) / 2)),
+        options=options,
+    )
 
 
 class Grid:
@@ -78,18 +90,14 @@ class Grid:
             num_ranks * (end - start) for start, end in zip(self.starts, self.starts[1:], strict=False)
         ]
 
-    def take(self, job: Job, option: Option) -> list[float] | None:
-        """Rank-seconds of each slot that the job would use at this width; None if it would end late."""
-        starts, start_s, end_s, width = self.starts, job.start_s, job.end_s, option.width
-        needed = option.rank_seconds
+    def take(self, job: Job, option: Option, *, end_s: float) -> list[float] | None:
+        """Rank-seconds of each slot that the job would use at this width; None if it would end after `end_s`."""
+        starts, start_s, width, needed = self.starts, job.start_s, option.width, option.rank_seconds
         if needed > width * (end_s - start_s) + 1e-9:
             return None
         used = [0.0] * len(self.free)
         for slot, free in enumerate(self.free):
-            begin_s = max(starts[slot], start_s)
-            if begin_s >= end_s:
-                return None
-            length = min(starts[slot + 1], end_s) - begin_s
+            length = min(starts[slot + 1], end_s) - max(starts[slot], start_s)
             if length > 0:
                 used[slot] = taken = min(needed, free, width * length)
                 needed -= taken
@@ -115,17 +123,33 @@ class Kept:
     used: list[float]
 
 
-def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> tuple[list[Kept], list[Job]]:
-    """Fill the deadlines of `jobs` (in deadline order) into the world: those that can be in time together, most
-    urgent first, and those that are given up."""
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Those that can be in time together, most urgent first, and those that are given up."""
+
+    kept: list[Kept]
+    given_up: list[Job]
+
+
+def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> Filled:
+    """Fill the deadlines of `jobs` (in deadline order) into the world: with their guards, if no more are given up
+    for these."""
+    guarded = _fill(jobs, num_ranks, now_s=now_s, guarded=True)
+    if not guarded.given_up:
+        return guarded
+    bare = _fill(jobs, num_ranks, now_s=now_s, guarded=False)
+    return bare if len(bare.kept) > len(guarded.kept) else guarded
+
+
+def _fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float, guarded: bool) -> Filled:
     grid = Grid(num_ranks, now_s=now_s, horizon_s=max((job.end_s for job in jobs), default=now_s))
     kept: list[Kept] = []
     given_up: list[Job] = []
     for job in jobs:
-        fits = _fit(grid, job)
+        fits = _fit(grid, job, guarded=guarded)
         if fits is None and (victim := _costliest(kept, job)) is not None:
             grid.give_back(victim.used)
-            fits = _fit(grid, job)
+            fits = _fit(grid, job, guarded=guarded)
             if fits is None:
                 grid.use(victim.used)
             else:
@@ -136,14 +160,15 @@ def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> tuple[list[Kep
         else:
             grid.use(fits.used)
             kept.append(fits)
-    return kept, given_up
+    return Filled(kept, given_up)
 
 
-def _fit(grid: Grid, job: Job) -> Kept | None:
-    """The cheapest width at which the job still ends in time."""
-    for option in job.options:
-        if (used := grid.take(job, option)) is not None:
-            return Kept(job, option, used)
+def _fit(grid: Grid, job: Job, *, guarded: bool) -> Kept | None:
+    """The cheapest width at which the job still ends in time, if possible with its guard."""
+    for end_s in (job.end_s - job.guard_s, job.end_s) if guarded and job.guard_s else (job.end_s,):
+        for option in job.options:
+            if (used := grid.take(job, option, end_s=end_s)) is not None:
+                return Kept(job, option, used)
     return None
 
 

@@ -31,6 +31,10 @@ class Giving:
     def layout(self) -> Layout:
         return tuple((t, self.widths[t.request_id]) for t in self._given)
 
+    def width(self, trajectory: TrajectoryView) -> int:
+        """How many ranks it has been given."""
+        return self.widths.get(trajectory.request_id, 0)
+
     def give(self, trajectory: TrajectoryView, width: int) -> None:
         """Give `width` ranks, or the widest lane that is left; nothing if there is none."""
         if self.spare <= 0 or trajectory.request_id in self.widths:

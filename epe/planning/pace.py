@@ -58,9 +58,10 @@ class Pace:
 
     def efficiency_of(self, stage: Stage, width: int) -> float:
         """The share of `width` ranks' time that the narrowest width would have needed too."""
-        if stage is not Stage.DECODE:
+        if stage is Stage.DENOISE:
             return self.efficiency[width]
-        return self.decode[0][1] / (width * dict(self.decode)[width])
+        ladder = self.ladder(stage)
+        return ladder[0][1] / (width * dict(ladder)[width])
 
     def brisk_width(self, efficiency: float) -> int:
         """The widest lane of steps that keeps so much of its efficiency."""

@@ -37,16 +37,15 @@ class Placing:
         self._until_s = dict(self.free_s)
         self.plan: list[Assignment] = []
 
-    def run(self, layout: Layout, others: Sequence[TrajectoryView]) -> tuple[Assignment, ...]:
+    def run(
+        self, layout: Layout, others: Sequence[TrajectoryView], *, needed_s: float
+    ) -> tuple[Assignment, ...]:
         """The leases of a layout that can be sent now. Ranks that must wait for the rest of their lane, and those
-        that nobody wanted, run what ends before they are needed: the next task of who waits, else of `others`."""
-        holds = [
-            hold
-            for trajectory, lane in self._lanes(layout)
-            if (hold := self._start(trajectory, lane)) is not None
-        ]
+        that are in no lane (until `needed_s`), run what ends before: the next task of who waits, else of `others`."""
+        starts = [self._start(trajectory, lane) for trajectory, lane in self._lanes(layout)]
         unwanted = tuple(rank for rank in self.free_s if rank in self.open_ranks)
-        self._backfill([*holds, Hold(unwanted, float("inf"))], others)
+        holds = [*(hold for hold in starts if hold is not None), Hold(unwanted, needed_s)]
+        self._backfill(holds, others)
         return tuple(self.plan)
 
     # --- which ranks ---
@@ -105,13 +104,20 @@ class Placing:
         than the lane, hold the ranks of the lane that are open."""
         waiting = tuple(rank for rank in lane if rank in self.open_ranks)
         task = self._task_ranks(trajectory, lane)
-        may_start = trajectory.num_leases < MAX_LEASES and trajectory.ready_s <= self.soon_s
+        may_start = trajectory.num_leases < MAX_LEASES and self._ready_s(trajectory) <= self.soon_s
         if may_start and task and all(rank in self.open_ranks for rank in task):
             end_s = self._send(trajectory, task)
             rest = tuple(rank for rank in waiting if rank not in task)
             return Hold(rest, end_s) if rest else None
         until_s = max([trajectory.ready_s, *(self._until_s[rank] for rank in lane)])
         return Hold(waiting, until_s, trajectory) if waiting else None
+
+    def _ready_s(self, trajectory: TrajectoryView) -> float:
+        """When its leases will have ended: as was expected when the last one was sent, or earlier if the ranks of its
+        lane are now expected to be free before."""
+        if not trajectory.num_leases or not trajectory.lane:
+            return trajectory.ready_s
+        return min(trajectory.ready_s, max(self._until_s[rank] for rank in trajectory.lane))
 
     def _task_ranks(self, trajectory: TrajectoryView, lane: Lane) -> Lane:
         """The ranks of a lane that the next task takes: those that are free first."""
@@ -145,34 +151,32 @@ class Placing:
     # --- what fills ---
 
     def _backfill(self, holds: Sequence[Hold], others: Sequence[TrajectoryView]) -> None:
-        idle = [trajectory for trajectory in others if trajectory.num_leases == 0]
         sent = {assignment.request_id for assignment in self.plan}
         for hold in holds:
             ranks = hold.ranks
-            own = [hold.trajectory] if hold.trajectory is not None and not hold.trajectory.num_leases else []
-            for trajectory in (*own, *idle):
+            for trajectory in others if hold.trajectory is None else (hold.trajectory, *others):
                 if not ranks:
                     break
-                if trajectory.request_id in sent:
+                if trajectory.num_leases or trajectory.request_id in sent:
                     continue
                 if width := self._fitting(trajectory, len(ranks), hold.until_s):
-                    self._send(trajectory, ranks[:width])
+                    holders = trajectory.holders
+                    nearest = sorted(ranks, key=lambda rank: (rank not in holders, rank))
+                    self._send(trajectory, tuple(sorted(nearest[:width])))
                     sent.add(trajectory.request_id)
-                    ranks = ranks[width:]
+                    ranks = tuple(nearest[width:])
 
     def _fitting(self, trajectory: TrajectoryView, limit: int, until_s: float) -> int:
-        """The widest lane of at most `limit` ranks on which the next lease ends in time; 0 if there is none."""
+        """The widest brisk lane of at most `limit` ranks on which the next lease ends in time; 0 if there is none."""
         pace = self.paces.of(trajectory)
-        if trajectory.stage is Stage.ENCODE:
-            possible = tuple(width for width, _ in pace.encode)
-        else:
-            possible = self.settings.options(trajectory, pace)
+        encodes = trajectory.stage is Stage.ENCODE
+        possible = (1,) if encodes else self.settings.options(trajectory, pace)
         for width in reversed(possible):
-            if width <= limit and self._worthy(trajectory, pace, width):
+            if width <= limit and (width == possible[0] or self._is_brisk(trajectory, pace, width)):
                 seconds = self._lease_s(trajectory, width, self._num_steps(trajectory, width))
                 if self.view.now_s + seconds <= until_s:
                     return width
         return 0
 
-    def _worthy(self, trajectory: TrajectoryView, pace: Pace, width: int) -> bool:
-        return width == pace.widths[0] or pace.efficiency_of(trajectory.stage, width) >= BRISK_EFFICIENCY
+    def _is_brisk(self, trajectory: TrajectoryView, pace: Pace, width: int) -> bool:
+        return pace.efficiency_of(trajectory.stage, width) >= BRISK_EFFICIENCY

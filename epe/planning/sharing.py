@@ -6,124 +6,123 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from epe.messages import Stage
-from epe.planning.forecast import fastest_width, play
+from epe.planning.costs import CostTable
+from epe.planning.forecast import play
 from epe.planning.giving import Layout
+from epe.planning.pace import Paces
 from epe.planning.settings import ElasticSettings
-from epe.planning.view import TrajectoryView, View
-from epe.planning.work import remaining_s
+from epe.planning.view import TrajectoryView
 
-
-def options(trajectory: TrajectoryView, settings: ElasticSettings, num_ranks: int) -> tuple[int, ...]:
-    """The widths that a request's next lease may have, narrow ones first."""
-    if trajectory.stage is not Stage.DENOISE:
-        return (1,)
-    cut_off = settings.switch_allowed_until_step
-    if cut_off is not None and trajectory.step >= cut_off and trajectory.step > 0:
-        return (len(trajectory.lane),)
-    return trajectory.workload.widths(settings.widths, limit=num_ranks)
+# The width of each request of the order by its place, most important first.
+Widths = dict[int, int]
 
 
 def share(
-    view: View, order: Sequence[TrajectoryView], num_ranks: int, *, settings: ElasticSettings
+    order: Sequence[TrajectoryView],
+    num_ranks: int,
+    *,
+    paces: Paces,
+    costs: CostTable,
+    settings: ElasticSettings,
 ) -> Layout:
     """The layout of `order` on `num_ranks` ranks that ends the queue best."""
     if not order or num_ranks <= 0:
         return ()
-    search = _Search(view, order, num_ranks, settings)
-    return min(search.candidates(), key=search.score)
+    sharers = [_Sharer(t, paces, costs, settings) for t in order]
+    search = _Search(sharers, num_ranks, settings)
+    best = min(search.candidates(), key=search.score)
+    return tuple((order[place], width) for place, width in best.items())
+
+
+class _Sharer:
+    """A request of the queue. `left_s` is what is left of it by width, `options` the widths that its next lease may
+    have, `lane` the present one (0: none), `move_s` what a change of width costs."""
+
+    def __init__(
+        self, trajectory: TrajectoryView, paces: Paces, costs: CostTable, settings: ElasticSettings
+    ) -> None:
+        pace = paces.of(trajectory)
+        steps = trajectory.stage is Stage.DENOISE
+        self.options = settings.options(trajectory, pace) if steps else (1,)
+        self.left_s = {width: pace.remaining_s(trajectory, width) for width in (*pace.widths, *self.options)}
+        self.fastest = min(pace.widths, key=lambda width: (self.left_s[width], width))
+        self.lane = len(trajectory.lane) if steps else 0
+        control_s = settings.resize_control_cost_s + settings.resize_hysteresis_s
+        self.move_s = control_s + costs.migration_s(trajectory.workload.state_bytes) if self.lane else 0.0
+        # An encode runs on one rank, but the steps after it need not.
+        self.later = self.fastest if trajectory.stage is Stage.ENCODE else None
+
+    def end_s(self, width: int) -> float:
+        return self.left_s[self.later or width]
+
+    def at_most_s(self, width: int) -> tuple[int, float]:
+        """A width of at most `width`, and what is left at that."""
+        fair = max(
+            (each for each in self.left_s if each <= min(width, self.fastest)), default=min(self.left_s)
+        )
+        return fair, self.left_s[fair]
 
 
 class _Search:
-    def __init__(
-        self, view: View, order: Sequence[TrajectoryView], num_ranks: int, settings: ElasticSettings
-    ) -> None:
-        self.view = view
-        self.order = order
+    def __init__(self, sharers: Sequence[_Sharer], num_ranks: int, settings: ElasticSettings) -> None:
+        self.sharers = sharers
         self.num_ranks = num_ranks
         self.settings = settings
-        self._remaining: dict[tuple[str, int], float] = {}
+        # A request that gains nothing by a rank gives it to whoever gains most.
+        self.worth_s = settings.min_resize_gain_s + settings.resize_hysteresis_s
 
-    def candidates(self) -> Iterator[Layout]:
+    def candidates(self) -> Iterator[Widths]:
         """The first k requests at their narrowest width, then widened while ranks are left; for every k.
         The first candidate keeps the widths of what runs, and so wins where nothing better is found."""
-        kept = [(t, len(t.lane)) for t in self.order if t.lane and t.stage is Stage.DENOISE]
-        running = {t.request_id for t, _ in kept}
-        new = [(t, self._options(t)[0]) for t in self.order if t.request_id not in running]
-        yield fitting(kept + new, self.num_ranks)
-        yield self._filled(fitting(kept + new, self.num_ranks))
-        for count in range(1, min(len(self.order), self.num_ranks, self.settings.max_layouts) + 1):
-            first = [(t, self._options(t)[0]) for t in self.order[:count]]
-            yield self._filled(fitting(first, self.num_ranks))
+        places = range(len(self.sharers))
+        running = {place: sharer.lane for place, sharer in enumerate(self.sharers) if sharer.lane}
+        new = {place: self.sharers[place].options[0] for place in places if place not in running}
+        kept = self._fitting(running | new)
+        yield kept
+        yield self._filled(kept)
+        for count in range(1, min(len(places), self.num_ranks, self.settings.max_layouts) + 1):
+            yield self._filled(
+                self._fitting({place: self.sharers[place].options[0] for place in places[:count]})
+            )
 
-    def score(self, layout: Layout) -> tuple[float, int]:
+    def score(self, widths: Widths) -> tuple[float, int]:
         """Summed latency with what moving costs, then idle ranks."""
-        widths = {t.request_id: width for t, width in layout}
-        first = [t for t in self.order if t.request_id in widths]
-        rest = [t for t in self.order if t.request_id not in widths]
-        jobs = [(widths[t.request_id], self._later_s(t, widths[t.request_id])) for t in first]
+        jobs = [(widths[place], self.sharers[place].end_s(widths[place])) for place in sorted(widths)]
+        rest = [sharer for place, sharer in enumerate(self.sharers) if place not in widths]
         fair = max(1, self.num_ranks // max(1, len(rest)))
-        for trajectory in rest:
-            width = min(fastest_width(self.view.costs, trajectory, self.settings.widths), fair)
-            jobs.append((width, self._remaining_s(trajectory, width)))
-        flow = sum(play([0.0] * self.num_ranks, jobs))
-        moving = sum(self._moving_s(t, width) for t, width in layout)
-        return (flow + moving, self.num_ranks - sum(widths.values()))
+        jobs += [sharer.at_most_s(fair) for sharer in rest]
+        moved = (self.sharers[place] for place, width in widths.items() if self.sharers[place].lane != width)
+        flow_s = sum(play([0.0] * self.num_ranks, jobs)) + sum(sharer.move_s for sharer in moved)
+        return (flow_s, self.num_ranks - sum(widths.values()))
 
-    def _filled(self, layout: Layout) -> Layout:
+    def _fitting(self, wanted: Widths) -> Widths:
+        """Those of a list of widths that fit into the pool, in order."""
+        widths, spare = {}, self.num_ranks
+        for place, width in wanted.items():
+            if width <= spare:
+                widths[place] = width
+                spare -= width
+        return widths
+
+    def _filled(self, widths: Widths) -> Widths:
         """Give the ranks that are left to whoever gains most seconds by each."""
-        widths = {t.request_id: width for t, width in layout}
+        widths = dict(widths)
         spare = self.num_ranks - sum(widths.values())
         while spare > 0:
-            gain, trajectory, wider = max(
-                (
-                    (self._gain(t, widths[t.request_id], wider), t, wider)
-                    for t, _ in layout
-                    for wider in self._options(t)
-                    if widths[t.request_id] < wider <= widths[t.request_id] + spare
-                ),
-                key=lambda step: step[0],
-                default=(0.0, None, 0),
-            )
-            if trajectory is None or gain <= 0:
+            steps = (self._best_step(place, width, spare) for place, width in widths.items())
+            gain_s, place, wider = max(steps, key=lambda step: step[0], default=(0.0, 0, 0))
+            if gain_s <= 0:
                 break
-            spare -= wider - widths[trajectory.request_id]
-            widths[trajectory.request_id] = wider
-        return tuple((t, widths[t.request_id]) for t, _ in layout)
+            spare -= wider - widths[place]
+            widths[place] = wider
+        return widths
 
-    def _gain(self, trajectory: TrajectoryView, width: int, wider: int) -> float:
-        """Seconds saved for each rank that is added."""
-        saved = self._remaining_s(trajectory, width) - self._remaining_s(trajectory, wider)
-        if trajectory.lane and wider != len(trajectory.lane):
-            saved -= self.settings.min_resize_gain_s + self.settings.resize_hysteresis_s
-        return saved / (wider - width)
-
-    def _later_s(self, trajectory: TrajectoryView, width: int) -> float:
-        """An encode runs on one rank, but the steps after it need not."""
-        if trajectory.stage is Stage.ENCODE:
-            width = fastest_width(self.view.costs, trajectory, self.settings.widths)
-        return self._remaining_s(trajectory, width)
-
-    def _moving_s(self, trajectory: TrajectoryView, width: int) -> float:
-        if not trajectory.lane or width == len(trajectory.lane) or trajectory.stage is not Stage.DENOISE:
-            return 0.0
-        control = self.settings.resize_control_cost_s + self.settings.resize_hysteresis_s
-        return control + self.view.costs.migration_s(trajectory.workload.state_bytes)
-
-    def _remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
-        key = (trajectory.request_id, width)
-        if key not in self._remaining:
-            self._remaining[key] = remaining_s(self.view.costs, trajectory, width)
-        return self._remaining[key]
-
-    def _options(self, trajectory: TrajectoryView) -> tuple[int, ...]:
-        return options(trajectory, self.settings, self.num_ranks)
-
-
-def fitting(wanted: Sequence[tuple[TrajectoryView, int]], num_ranks: int) -> Layout:
-    """Those of a list of widths that fit into the pool, in order."""
-    layout: list[tuple[TrajectoryView, int]] = []
-    for trajectory, width in wanted:
-        if width <= num_ranks:
-            layout.append((trajectory, width))
-            num_ranks -= width
-    return tuple(layout)
+    def _best_step(self, place: int, width: int, spare: int) -> tuple[float, int, int]:
+        """Seconds saved for each rank that is added, and up to which width."""
+        sharer, best = self.sharers[place], (0.0, place, width)
+        for wider in sharer.options:
+            if width < wider <= width + spare:
+                saved_s = sharer.left_s[width] - sharer.left_s[wider]
+                saved_s -= self.worth_s if sharer.lane and wider != sharer.lane else 0.0
+                best = max(best, (saved_s / (wider - width), place, wider), key=lambda step: step[0])
+        return best

@@ -45,7 +45,7 @@ class Slo:
             return NEVER_S
         speed = draft.speeds.of(trajectory)
         begin_s = max(draft.view.now_s, trajectory.ready_s)
-        return trajectory.deadline_s - begin_s - speed.remaining_s(trajectory, width or speed.fastest)
+        return trajectory.deadline_s - begin_s - speed.safe_remaining_s(trajectory, width or speed.fastest)
 
     def _width(self, draft: Draft, trajectory: TrajectoryView, spare: int) -> int:
         most_s = self._spare_s(draft, trajectory)

@@ -21,6 +21,7 @@ class Speed:
         self._workload = workload
         self._task_s: dict[tuple[Stage, int], float] = {}
         self._step_s: dict[int, float] = {}
+        self._excess_s: dict[int, float] = {}
         self.widths = workload.widths(widths, limit=max(widths))
         self.guessed = costs.guesses(cost_key(workload, Stage.DENOISE, 1))
         self.encode_s = self.task_s(Stage.ENCODE, 1)
@@ -65,6 +66,18 @@ class Speed:
         if stage is Stage.ENCODE:
             return self.encode_s + trajectory.num_steps * self.step_s(width) + self.decode_s
         return self.decode_s
+
+    def safe_remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
+        """As `remaining_s`, with steps that take as long as nine of ten do at most: for asking whether a deadline can
+        be met."""
+        usual_s = self.remaining_s(trajectory, width)
+        if trajectory.stage is Stage.DECODE:
+            return usual_s
+        excess_s = self._excess_s.get(width)
+        if excess_s is None:
+            safe_s = self._costs.safe_s(cost_key(self._workload, Stage.DENOISE, width))
+            excess_s = self._excess_s[width] = safe_s - self.step_s(width)
+        return usual_s + (trajectory.num_steps - trajectory.step) * excess_s
 
     def best_s(self, trajectory: TrajectoryView) -> float:
         """Seconds until the decoded picture at the fastest width."""

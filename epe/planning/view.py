@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -43,13 +43,17 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     holders: tuple[int, ...]
     num_leases: int
 
+    def has_come(self, now_s: float) -> bool:
+        """False only where the simulator shows what is still to come."""
+        return self.arrival_s <= now_s + 1e-6
+
     def unserved_s(self, now_s: float) -> float:
         """Seconds since it was last served; 0 while it has a lease."""
         return 0.0 if self.num_leases else now_s - self.served_s
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """Everything that a plan depends on.
+    """Everything that a plan depends on. It holds until the next event: the books may go on in `trajectories`.
 
     A plan is asked for at every event, and when a rank comes within `look_ahead_s` of the end of its lease:
     early enough that it never idles for want of the next one, late enough that little is decided in advance.
@@ -57,7 +61,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     now_s: float
     ranks: tuple[RankView, ...]
-    trajectories: tuple[TrajectoryView, ...]
+    trajectories: Sequence[TrajectoryView]
     costs: CostTable
     look_ahead_s: float = 0.05
 

@@ -66,18 +66,22 @@ class Leader:
             survives=survives,
             phase_changed=phase_changed,
         )
-        if trace_path is not None:
-            system.spawn(RECORDER, partial(Recorder, write=partial(append_trace, trace_path)))
-        if self._keeps_costs:
-            file = CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory)
-            keeper = partial(Keeper, directory=directory, read=file.read, write=file.write)
-            system.spawn(KEEPER, keeper, restart=RestartLimit())
+        self._spawn_writers(stage, trace_path)
         if survives:
             limit_bytes = stage.service.checkpoint_mb * 2**20
             system.spawn(CHECKPOINTS, partial(Checkpoints, directory=directory, limit_bytes=limit_bytes))
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
+
+    def _spawn_writers(self, stage: Stage, trace_path: str | None) -> None:
+        """The actors that write to a disk, as far as they are wanted."""
+        if trace_path is not None:
+            self.system.spawn(RECORDER, partial(Recorder, write=partial(append_trace, trace_path)))
+        if self._keeps_costs:
+            file = CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory)
+            keeper = partial(Keeper, directory=self.directory, read=file.read, write=file.write)
+            self.system.spawn(KEEPER, keeper, restart=RestartLimit())
 
     def _postprocess(self) -> Postprocess:
         return Postprocess(directory=self.directory, encode=self._encode, run_elsewhere=self._run_elsewhere)

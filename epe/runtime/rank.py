@@ -54,7 +54,9 @@ class Rank:
         self._lanes: Lanes | None = None
         self._worker = system.spawn(
             worker_name(seat.rank),
-            lambda: Worker(seat.rank, directory=directory, stopped_by=self.stopped_by),
+            lambda: Worker(
+                seat.rank, directory=directory, stopped_by=self.stopped_by, clock=time.perf_counter
+            ),
         )
 
     async def load(self, stage: Stage) -> bool:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
+
+from msgspec.structs import replace
 
 from epe.actors.ledger import Ledger
 from epe.actors.trajectory import Trajectory
 from epe.errors import BadSetting
 from epe.messages import Failure, FailureKind, LeaseDone, Split, Stage
+from epe.planning.backlog import Backlog
 from epe.planning.costs import CostTable
 from epe.planning.view import Assignment, TrajectoryView, View
-from epe.planning.work import cost_key
+from epe.planning.work import cost_key, with_barred
 from epe.simulator.arrivals import Arrival
 from epe.simulator.machine import Machine, Physics
 from epe.simulator.outcome import Record, Work
 
+# Of what is still to come a clairvoyant policy is shown so many requests: more than it looks at.
+MAX_COMING = 64
+
 
 class Books:
-    """Changed by events and leases; `waiting` holds the views of requests that need leases, in order of arrival."""
+    """Changed by events and leases; `waiting` are the requests that need leases, as policies see them."""
 
     def __init__(
         self, arrivals: Sequence[Arrival], *, machine: Machine, costs: CostTable, correct_costs: bool = False
@@ -28,14 +35,15 @@ class Books:
         self.costs = costs
         self.correct_costs = correct_costs
         self.ledger = Ledger(len(machine.free_s))
-        self.arrivals = {arrival.request.id: arrival for arrival in arrivals}
+        widths = tuple(range(1, len(machine.free_s) + 1))
+        self.arrivals = {each.request.id: _with_barred(each, costs, widths) for each in arrivals}
         self.trajectories: dict[str, Trajectory] = {}
-        self.waiting: dict[str, TrajectoryView] = {}
+        self.waiting = Backlog()
         self.records: list[Record] = []
         if len(self.arrivals) != len(arrivals):
             raise BadSetting("two requests have the same id", path="workload")
         coming = sorted(arrivals, key=lambda arrival: arrival.arrival_s) if self.physics.clairvoyant else []
-        self._coming = [_trajectory(arrival).view for arrival in coming]
+        self._coming = [_trajectory(self.arrivals[arrival.request.id]).view for arrival in coming]
         self._coming_s = [arrival.arrival_s for arrival in coming]
 
     # --- events ---
@@ -105,7 +113,7 @@ class Books:
 
     # --- what the policy sees ---
 
-    def view(self, *, now_s: float, trajectories: tuple[TrajectoryView, ...]) -> View:
+    def view(self, *, now_s: float, trajectories: Sequence[TrajectoryView]) -> View:
         return View(
             now_s=now_s,
             ranks=self.ledger.rank_views(now_s=now_s),
@@ -115,22 +123,23 @@ class Books:
         )
 
     def coming(self, *, now_s: float) -> tuple[TrajectoryView, ...]:
-        """For a clairvoyant policy: requests that have not arrived and have no lease yet, in order of arrival."""
+        """For a clairvoyant policy: the next requests that have not arrived and have no lease yet."""
         first = bisect_right(self._coming_s, now_s + 1e-9)
         last = bisect_right(self._coming_s, now_s + self.physics.foresight_s)
-        return tuple(t for t in self._coming[first:last] if t.request_id not in self.trajectories)
+        coming = (t for t in self._coming[first:last] if t.request_id not in self.trajectories)
+        return tuple(islice(coming, MAX_COMING))
 
     def _refresh(self, trajectory: Trajectory) -> None:
         if trajectory.wants_lease:
-            self.waiting[trajectory.request.id] = trajectory.view
+            self.waiting.put(trajectory.view)
         else:
-            self.waiting.pop(trajectory.request.id, None)
+            self.waiting.drop(trajectory.request.id)
 
     def _end(self, trajectory: Trajectory, now_s: float) -> None:
         name = trajectory.request.id
         arrival = self.arrivals[name]
         del self.trajectories[name]
-        self.waiting.pop(name, None)
+        self.waiting.drop(name)
         self.records.append(
             Record(
                 request_id=name,
@@ -148,6 +157,13 @@ class Books:
                 visits=tuple(trajectory.visits),
             )
         )
+
+
+def _with_barred(arrival: Arrival, costs: CostTable, widths: tuple[int, ...]) -> Arrival:
+    """The arrival as the planner would take it: without the widths that do not fit into memory."""
+    if costs.memory.limit_bytes is None:
+        return arrival
+    return replace(arrival, workload=with_barred(costs, arrival.workload, widths))
 
 
 def _trajectory(arrival: Arrival) -> Trajectory:

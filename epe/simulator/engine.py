@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol, runtime_checkable
 
 from epe.errors import BadSetting
 from epe.planning.costs import CostTable
-from epe.planning.view import MAX_LEASES, Assignment, Policy, View, fault_among
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, fault_among
 from epe.simulator.arrivals import Arrival
 from epe.simulator.books import Books
 from epe.simulator.machine import Machine, Physics
@@ -151,9 +151,9 @@ class Simulation:
     # --- plans ---
 
     def _plan(self) -> None:
-        trajectories = tuple(self.books.waiting.values())
+        trajectories: Sequence[TrajectoryView] = self.books.waiting
         if self.physics.clairvoyant:
-            trajectories += self.books.coming(now_s=self.now_s)
+            trajectories = (*trajectories, *self.books.coming(now_s=self.now_s))
         if not trajectories:
             return
         view = self.books.view(now_s=self.now_s, trajectories=trajectories)
@@ -188,7 +188,7 @@ class Simulation:
         return self._decide(view)
 
     def _fault(self, view: View, plan: tuple[Assignment, ...]) -> str | None:
-        known = self.books.waiting
+        known = self.books.waiting.by_id
         if self.physics.clairvoyant:
             known = {t.request_id: t for t in view.trajectories}
         if fault := fault_among(known, plan, open_ranks=view.open_ranks):

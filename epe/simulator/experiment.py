@@ -39,7 +39,8 @@ class Trace(Struct, frozen=True, kw_only=True):
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
-    """One cell: a workload on a machine. With `bound` none, no bound is computed."""
+    """One cell: a workload on a machine. `bound` is the fluid programme, or what `elastic` reaches when it knows
+    which requests will come, or none."""
 
     workload: WorkloadSpec | Trace
     cost_set: CostSet
@@ -48,7 +49,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     physics: Physics = Physics()
     correct_costs: bool = False
-    bound: Literal["fluid", "none"] = "fluid"
+    bound: Literal["fluid", "clairvoyant", "none"] = "fluid"
     bound_limit_s: float = 20.0
 
     @property
@@ -96,7 +97,7 @@ def run(experiment: Experiment, *, tell: Callable[[str], None] = lambda line: No
             runs[name].append(measure(outcome))
             classes[name].append(measure_classes(outcome))
             tell(f"seed {seed}, {name}: {runs[name][-1].slo_attainment:.1%} in time")
-        bounds.append(_bound(experiment, arrivals))
+        bounds.append(_bound(experiment, arrivals, seed=seed))
     return Result(
         experiment=experiment,
         load=fmean(loads),
@@ -124,9 +125,24 @@ def run_once(experiment: Experiment, arrivals: Sequence[Arrival], *, name: str, 
     )
 
 
-def _bound(experiment: Experiment, arrivals: Sequence[Arrival]) -> Bound:
-    if experiment.bound == "none":
-        return Bound(slo_attainment=None, kind="none")
+def _bound(experiment: Experiment, arrivals: Sequence[Arrival], *, seed: int) -> Bound:
+    match experiment.bound:
+        case "none":
+            return Bound(slo_attainment=None, kind="none")
+        case "clairvoyant":
+            return _clairvoyant(experiment, arrivals, seed=seed)
+        case _:
+            return _fluid(experiment, arrivals)
+
+
+def _clairvoyant(experiment: Experiment, arrivals: Sequence[Arrival], *, seed: int) -> Bound:
+    """What our own planner reaches when it knows what will come: no bound, but it can be reached."""
+    knowing = replace(experiment, physics=replace(experiment.physics, clairvoyant=True))
+    outcome = run_once(knowing, arrivals, name="elastic", seed=seed)
+    return Bound(slo_attainment=measure(outcome).slo_attainment, kind="elastic, knowing what comes")
+
+
+def _fluid(experiment: Experiment, arrivals: Sequence[Arrival]) -> Bound:
     world, cost_set = experiment.world_size, experiment.cost_set
     return fluid_bound(
         arrivals,

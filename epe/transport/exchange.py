@@ -109,6 +109,8 @@ class GroupExchange:
         self.position = position
         self._wires = wires
         self._places = places or tuple(range(lane.width))
+        # A part is the same one each time: what is found out about a lane is kept for as long as its exchange lives.
+        self._parts: dict[tuple[int, ...], GroupExchange] = {}
 
     @property
     def closed(self) -> bool:
@@ -152,12 +154,14 @@ class GroupExchange:
             return SoloExchange()
         if positions == tuple(range(self.width)):
             return self
-        return GroupExchange(
-            Lane(ranks=tuple(self.lane.ranks[p] for p in positions), incarnation=self.lane.incarnation),
-            position=positions.index(self.position),
-            wires=self._wires,
-            places=tuple(self._places[p] for p in positions),
-        )
+        if positions not in self._parts:
+            self._parts[positions] = GroupExchange(
+                Lane(ranks=tuple(self.lane.ranks[p] for p in positions), incarnation=self.lane.incarnation),
+                position=positions.index(self.position),
+                wires=self._wires,
+                places=tuple(self._places[p] for p in positions),
+            )
+        return self._parts[positions]
 
     def check(self) -> None:
         if self.closed:

@@ -104,7 +104,7 @@ class Cluster:
         for rank in range(self.world_size):
             self._start_rank(rank)
         async with asyncio.timeout(600):
-            while self.planner.phase != "running":  # noqa: ASYNC110 (virtual time: it costs nothing)
+            while self.planner.doors.phase != "running":  # noqa: ASYNC110 (virtual time: it costs nothing)
                 await asyncio.sleep(0.01)
         return self.desk
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from epe.actors.keeper import KEEPER, Keeper
 from epe.families import family
-from epe.messages import Stage
+from epe.messages import Stage, Transfer
 from epe.planning.calibration import Program
 from epe.planning.cost_set import CostSet
 from epe.simulator.virtual_time import run
@@ -187,6 +187,37 @@ def test_a_keeper_that_crashes_costs_no_request():
         (result,) = await cluster.draw(request("a"))
         assert result.data == b"png"
         assert KEEPER not in cluster.systems["leader"]._mailboxes
+        await cluster.stop()
+
+    run(main())
+
+
+def test_the_picture_must_be_decoded_early_enough_for_its_file():
+    async def main() -> None:
+        cluster = Cluster(warmup=PROGRAM)
+        desk = await cluster.start()
+        handle = await desk.submit(request("a", deadline_s=9.0))
+        trajectory = cluster.planner.trajectories["a"]
+        finish_s = trajectory.finish_s
+        assert 0 < finish_s < 0.1
+        assert trajectory.view.deadline_s == trajectory.arrival_s + 9.0 - finish_s
+        await handle.result()
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_move_is_expected_from_its_own_pair_of_ranks():
+    async def main() -> None:
+        cluster = Cluster(warmup=PROGRAM)
+        await cluster.start()
+        costs = cluster.planner.costs
+        trajectory = cluster.planner.leasing.admit(request("a"), now_s=5.0, for_client=True)
+        costs.moves.enter((0, 3), trajectory.workload.state_bytes, 2.0)
+        near, far = (Transfer(rank=rank, source=0) for rank in (1, 3))
+        assert trajectory.state_s((), costs, now_s=5.0) == 5.0
+        assert trajectory.state_s((near,), costs, now_s=5.0) < 5.1
+        assert trajectory.state_s((near, far), costs, now_s=5.0) == 7.0
         await cluster.stop()
 
     run(main())

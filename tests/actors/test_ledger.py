@@ -7,7 +7,9 @@ from epe.messages import LeaseDone, Split, Stage
 from tests.actors.cluster import request
 
 
-def enter(ledger: Ledger, *ranks: int, now_s: float, expected_s: float) -> Running:
+def enter(
+    ledger: Ledger, *ranks: int, now_s: float, expected_s: float, ready_s: float | None = None
+) -> Running:
     return ledger.enter(
         request("a"),
         ranks=ranks,
@@ -18,6 +20,7 @@ def enter(ledger: Ledger, *ranks: int, now_s: float, expected_s: float) -> Runni
         transfers=(),
         now_s=now_s,
         expected_s=expected_s,
+        ready_s=ready_s,
     )
 
 
@@ -63,3 +66,13 @@ def test_a_rank_that_is_idle_is_free_now():
     end(ledger, only, now_s=2.0)
     assert free(ledger, now_s=3.0) == [3.0, 3.0]
     assert enter(ledger, 0, now_s=3.0, expected_s=1.0).ends_s == 4.0
+
+
+def test_a_lease_whose_state_must_come_first_is_expected_to_begin_when_it_is_there():
+    ledger = Ledger(2)
+    moved = enter(ledger, 0, now_s=1.0, ready_s=3.0, expected_s=2.0)
+    assert (moved.ends_s, moved.task_s) == (5.0, 2.0)
+    assert free(ledger, now_s=1.0) == [5.0, 1.0]
+    # Late for another reason: what waits behind it is still expected after it.
+    enter(ledger, 0, 1, now_s=1.0, ready_s=1.5, expected_s=1.0)
+    assert free(ledger, now_s=4.0) == [6.0, 6.0]

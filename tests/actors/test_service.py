@@ -330,7 +330,7 @@ def test_requests_are_refused_while_the_ranks_load():
     async def main() -> None:
         cluster = Cluster()
         await cluster.start()
-        cluster.planner.phase = "loading"
+        cluster.planner.doors.phase = "loading"
         (refused,) = await cluster.draw(request("a"))
         assert isinstance(refused, Refused)
         assert refused.retry_after_s == 5.0

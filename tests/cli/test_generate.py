@@ -52,6 +52,21 @@ def test_every_flag_arrives(base):
     assert options.flags["local_files_only"] is True
 
 
+@pytest.mark.parametrize(
+    ("flags", "degree"),
+    [
+        ("", 2),
+        ("--cfg-parallel", 2),
+        ("--no-cfg-parallel", 1),
+        ("--cfg-parallel-degree 1", 1),
+        ("--cfg-parallel-degree 2", 2),
+        ("--cfg-parallel-degree 1 --no-cfg-parallel", 1),
+    ],
+)
+def test_guidance_is_split_as_either_form_of_the_flag_says(base, flags, degree):
+    assert build_options([*base, *flags.split()], env=NO_ENV).cfg_parallel_degree == degree
+
+
 def test_a_negative_prompt_arrives(base):
     assert build_options([*base, "--negative-prompt", "blur"], env=NO_ENV).request.negative_prompt == "blur"
 
@@ -110,6 +125,15 @@ def test_a_request_outside_the_limits_is_named_by_its_flag(base, flags, words):
         ("--true-cfg-scale 4", "--true-cfg-scale is not known"),
         ("--frames 17", "--frames is not known"),
         ("--height", "--height: expected one argument"),
+        (
+            "--model flux1 --cfg-parallel",
+            "--cfg-parallel is not known for flux1; families that have it: zimage, qwen-image, wan",
+        ),
+        (
+            "--model qwen-image --tensor-parallel-degree 2",
+            "not known for qwen-image; families that have it: zimage, wan",
+        ),
+        ("--flow-shift=8", "--flow-shift is not known for zimage; families that have it: wan"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence(base, flags, words):
@@ -131,6 +155,13 @@ def test_a_wrong_flag_is_one_sentence(base, flags, words):
         ("--agkv-transport fast", "--agkv-transport", "NVLink peers and symmetric memory"),
         ("--ulysses-transport nccl", "--ulysses-transport", "the method is agkv by default"),
         ("--cp-method agkv --attention-mode ulysses", "--attention-mode", "--cp-method agkv"),
+        ("--cfg-parallel-degree 3", "--cfg-parallel-degree", "3 is not 1 or 2"),
+        (
+            "--cfg-parallel-degree 2 --no-cfg-parallel",
+            "--cfg-parallel-degree",
+            "2 contradicts --no-cfg-parallel",
+        ),
+        ("--cfg-parallel-degree 1 --cfg-parallel", "--cfg-parallel-degree", "1 contradicts --cfg-parallel"),
         ("--model minimax-h3", "--model", "'minimax-h3' is not yet available"),
         ("--model zimag", "--model", "did you mean zimage?"),
         ("--output x.gif", "--output", "does not end in one of .png, .jpg, .jpeg, .webp"),
@@ -253,8 +284,14 @@ def test_a_video_that_could_not_be_written_is_refused_before_any_work(film, flag
     assert path in str(caught.value)
 
 
+def test_a_flow_shift_reaches_the_request_of_a_family_that_has_one(film):
+    assert build_options([*film, "--flow-shift", "8"], env=NO_ENV).request.flow_shift == 8.0
+    with pytest.raises(BadRequest, match="--flow-shift 0 is not a number above 0"):
+        build_options([*film, "--flow-shift", "0"], env=NO_ENV)
+
+
 def test_pictures_have_no_flags_of_videos(base):
-    for flag in ("--fps", "--video-codec"):
+    for flag in ("--fps", "--video-codec", "--flow-shift"):
         with pytest.raises(BadInput, match=f"{flag} is not known"):
             build_options([*base, flag, "1"], env=NO_ENV)
 

@@ -6,8 +6,8 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from epe.config.policy_keys import POLICIES
 from epe.config.load import build_stage, load_stage
+from epe.config.policy_keys import POLICIES
 from epe.errors import BadSetting
 
 NO_ENV: dict[str, str] = {}

@@ -97,6 +97,25 @@ def test_an_empty_negative_prompt_without_guidance_is_right():
     assert resolve_request(ZIMAGE, prompt="a", negative_prompt="", guidance_scale=0.0).negative_prompt == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "flow_shift", "words"),
+    [
+        ("zimage", 3.0, "flow_shift is not used by Z-Image; leave it out"),
+        ("wan", 0.0, "flow_shift 0 is not a number above 0, up to 100"),
+        ("wan", float("nan"), "flow_shift nan is not a number"),
+    ],
+)
+def test_a_flow_shift_that_cannot_be_used_is_refused(name, flow_shift, words):
+    with pytest.raises(BadRequest, match=f"^{words}") as caught:
+        resolve_request(FAMILIES[name], prompt="a", flow_shift=flow_shift)
+    assert caught.value.param == "flow_shift"
+
+
+def test_a_flow_shift_is_the_checkpoints_unless_it_is_given():
+    assert resolve_request(FAMILIES["wan"], prompt="a").flow_shift is None
+    assert resolve_request(FAMILIES["wan"], prompt="a", flow_shift=8).flow_shift == 8.0
+
+
 @pytest.mark.parametrize(("frames", "near"), [(16, "13 and 17"), (0, "nearest is 1")])
 def test_a_video_has_the_frames_that_its_vae_can_make(frames, near):
     with pytest.raises(BadRequest, match=f"num_frames {frames} is not of the form 4n\\+1; .*{near}"):

@@ -2,8 +2,8 @@
 
 Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
 FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
-leader's word), `beats` (tells the parent that its loop turns), `exit:CODE`, `parent_of_one` (a rank with a process of its own), `dump` (writes its
-environment to FOLDER/NAME.json).
+leader's word), `beats` (tells the parent that its loop turns), `exit:CODE`, `parent_of_one` (a rank with a process of
+its own), `dump` (writes its environment to FOLDER/NAME.json).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from epe.planning.pool import PoolSettings
 from epe.planning.slo import Slo
 from epe.planning.throughput import Throughput
 from epe.planning.view import RankView
+from epe.planning.work import cost_key
 from epe.simulator.arrivals import Arrival, request_of
 from epe.simulator.engine import simulate
 from tests.planning.contract import costs as contract_costs
@@ -91,6 +92,19 @@ def test_slo_takes_the_narrowest_width_that_ends_in_time():
     tight = trajectory("tight", deadline_s=ONE_S * 0.6)
     plan = widths(Slo(SETTINGS).plan(view(*waiting, tight)))
     assert plan == {"tight": 2, "q0": 1, "q1": 1}
+
+
+def test_slo_asks_what_nine_of_ten_steps_take_whether_a_deadline_can_be_met():
+    others = [trajectory(f"q{i}", deadline_s=90.0) for i in range(4)]
+    nearly = trajectory("nearly", deadline_s=ONE_S * 1.2)
+    found = {}
+    for slow in (1.0, 1.5):
+        noisy = costs()
+        key = cost_key(nearly.workload, Stage.DENOISE, 1)
+        for index in range(30):
+            noisy.observe(key, noisy.measured[key] * (slow if index % 5 == 0 else 1.0))
+        found[slow] = widths(Slo(SETTINGS).plan(view(nearly, *others, costs=noisy)))["nearly"]
+    assert found == {1.0: 1, 1.5: 2}
 
 
 def test_slo_puts_late_requests_last():

@@ -43,8 +43,8 @@ def test_an_encode_and_a_decode_take_one_rank():
 
 def test_a_deadline_that_needs_the_width_gets_it_first():
     one_s = 20 * 1e-4 * 1024  # at width 1
-    urgent = trajectory("urgent", arrival_s=9.0, deadline_s=one_s * 0.4)
-    plan = lanes(elastic().plan(view(trajectory("old"), urgent)))
+    urgent = trajectory("urgent", deadline_s=one_s * 0.4)
+    plan = lanes(elastic().plan(view(trajectory("old", arrival_s=-9.0), urgent)))
     assert len(plan["urgent"]) >= 3
 
 
@@ -58,8 +58,8 @@ def test_a_request_that_is_late_anyway_makes_no_other_late():
 
 
 def test_a_long_guard_does_not_make_a_short_deadline_hopeless():
-    short = trajectory("short", deadline_s=1.0, arrival_s=1.0)
-    plan = elastic(deadline_guard_s=3.0).plan(view(trajectory("a"), short))
+    short = trajectory("short", deadline_s=1.0)
+    plan = elastic(deadline_guard_s=3.0).plan(view(trajectory("a", arrival_s=-1.0), short))
     assert plan[0].request_id == "short"
 
 

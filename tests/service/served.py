@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from tests.launch.service import eventually
 from tests.service.processes import Process, listeners, shared_memory, tree
 
 ROOT = Path(__file__).resolve().parents[2]
-_CACHE = tempfile.TemporaryDirectory(prefix="epe-cache-")
 EPE = (sys.executable, "-m", "epe")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 # Generous: many services may start at once on few cores.
@@ -57,9 +55,8 @@ service: {{port: 0}}
 
 
 def user_environment(**more: str) -> dict[str, str]:
-    """What a user's shell has, with a cache folder that no other run has used."""
-    cache = {"XDG_CACHE_HOME": _CACHE.name}
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **cache, **more}
+    """What a user's shell has."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 @dataclass(frozen=True, kw_only=True)

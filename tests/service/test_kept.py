@@ -7,13 +7,18 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+import torch
 import yaml
 
 from epe.cli.main import run as epe
+from epe.execution.memory import HostMeter, meter_for
 from epe.planning.cost_set import CostSet
 from epe.simulator.costs import read_cost_set
 from epe.simulator.traces import read_trace
 from tests.service.served import Served, serve
+
+MEASURES_MEMORY = isinstance(meter_for(torch.device("cpu"), limit_bytes=1), HostMeter)
 
 
 def stage_file(folder: Path, checkpoint: Path) -> Path:
@@ -94,11 +99,14 @@ def check_kept(costs: CostSet) -> None:
     assert {task.width for task in costs.tasks if task.stage == "denoise"} == {1, 2}
     assert {(move.source, move.rank) for move in costs.moves} == {(0, 1), (1, 0)}
     assert costs.memory_bytes == 100_000 * 2**20
+    if not MEASURES_MEMORY:
+        return
     assert costs.resident_bytes > 0
     peaks = [task.peak_bytes for task in costs.tasks if task.stage == "denoise"]
     assert all(peak is not None and peak > costs.resident_bytes / 2 for peak in peaks)
 
 
+@pytest.mark.skipif(not MEASURES_MEMORY, reason="this system does not let a process reset its peak")
 def test_a_request_that_no_rank_has_the_memory_for_is_refused(tmp_path: Path, tiny_zimage: Path):
     path = stage_file(tmp_path, tiny_zimage)
     stage = yaml.safe_load(path.read_text())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from epe.messages import Stage
 from epe.planning.costs import Migration
 from epe.planning.view import MAX_LEASES, Assignment, View
@@ -108,7 +110,8 @@ class Lanes:
         self.views: list[View] = []
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
-        self.views.append(view)
+        # The books go on; what was seen stays.
+        self.views.append(replace(view, trajectories=tuple(view.trajectories)))
         plan, taken = [], set()
         for trajectory in view.trajectories:
             lane = self.lanes[trajectory.request_id]

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -16,6 +17,10 @@ import pytest
 
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
+
+from epe.simulator.bounds import Bound
+from epe.simulator.published import PUBLISHED
+from epe.simulator.workloads import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -93,9 +98,50 @@ def test_all_pictures_of_the_page_are_there(folder: Path) -> None:
 
 
 @pytest.fixture
-def verdicts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A module of the program by its name."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("scheduling_verdicts")
+    return importlib.import_module
+
+
+@pytest.fixture
+def verdicts(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("scheduling_verdicts")
+
+
+def test_everybody_has_equally_many_tries_and_no_two_alike(program: Callable[[str], ModuleType]) -> None:
+    entrants = program("scheduling_entrants")
+    for grid in entrants.GRIDS.values():
+        assert len(grid) == entrants.NUM_TRIES
+        assert len({msgspec.json.encode(settings) for settings in grid}) == len(grid)
+
+
+def test_no_seed_is_tuned_on_and_judged_by(program: Callable[[str], ModuleType]) -> None:
+    jobs = program("scheduling_jobs")
+    seeds = [*jobs.SEEDS, *jobs.SWEEP_SEEDS, *jobs.GFDIT_SEEDS, jobs.TUNING_SEED]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_there_are_24_cells_of_every_machine_load_and_tightness(program: Callable[[str], ModuleType]) -> None:
+    cells = program("scheduling_cells").CELLS
+    assert len({cell.name for cell in cells}) == len(cells) == 24
+    assert {cell.costs for cell in cells} == set(PUBLISHED)
+    assert {cell.workload.name for cell in cells} == set(WORKLOADS)
+    assert (min(cell.workload.load for cell in cells), max(cell.workload.load for cell in cells)) == (
+        0.4,
+        1.2,
+    )
+    scales = {cell.workload.deadlines.scale for cell in cells if cell.workload.deadlines.kind == "relative"}
+    assert {min(scales), max(scales)} == {1.1, 5.0}
+
+
+def test_what_is_committed_as_tuned_is_one_try_of_each_baseline(program: Callable[[str], ModuleType]) -> None:
+    entrants, cells = program("scheduling_entrants"), program("scheduling_cells")
+    for name, tuned in entrants.read_tuned().items():
+        cell = cells.CELL_OF[name]
+        tries = entrants.tries(widths=cell.cost_set.widths(cell.world_size))
+        assert all(each.entrant in tries for each in tuned)
+        assert sorted(each.entrant.name for each in tuned) == sorted({entrant.name for entrant in tries})
 
 
 def compared(verdicts: ModuleType, *, ours: float, best: float, margin: float, bound: float = 1.0) -> object:
@@ -134,3 +180,17 @@ def test_only_cells_where_the_best_is_well_short_of_the_bound_count_for_the_shor
     assert verdicts.judge([near], field="slo_attainment")[2].reached is None
     assert verdicts.judge([near, half], field="slo_attainment")[2].reached is True
     assert verdicts.judge([near, less], field="slo_attainment")[2].reached is False
+
+
+def test_of_two_bounds_of_a_seed_the_tighter_one_counts(program: Callable[[str], ModuleType]) -> None:
+    runs, verdicts = program("scheduling_runs"), program("scheduling_verdicts")
+    lines = [
+        runs.Line(
+            job=runs.Job(cell=CELL, seed=1, num_requests=9, limit_s=limit_s),
+            code="",
+            took_s=limit_s,
+            bound=Bound(slo_attainment=share, kind="fluid MILP"),
+        )
+        for limit_s, share in ((1.0, 0.9), (20.0, 0.8), (2.0, 0.85), (3.0, None))
+    ]
+    assert verdicts.Lines(lines, num_requests=9).bound(CELL) == 0.8

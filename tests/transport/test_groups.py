@@ -125,6 +125,7 @@ def both_halves(context: RankContext) -> tuple[float, int]:
     exchange = groups.exchange(Lane(ranks=(2, 0, 3, 1)))
     half = (0, 1) if exchange.position < 2 else (2, 3)
     part = exchange.narrow(half)
+    assert exchange.narrow(half) is part
     total = part.gather(torch.tensor([float(context.rank)]), (1, 1), dim=0)
     # Columns across the halves, and a part of a part.
     column = exchange.narrow((exchange.position % 2, exchange.position % 2 + 2))
@@ -325,7 +326,6 @@ def test_a_dropped_lane_comes_back_under_its_next_incarnation_alone(world: World
 def test_a_lane_whose_other_members_do_not_come_is_gone_after_the_time_limit(world: World) -> None:
     text = world.run(nobody_else_comes)[0]
     assert "lane (0, 2) (incarnation 0) did not come together on rank 0" in text
-
 
 
 @pytest.mark.world

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
-from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from epe.errors import BadRequest
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Request, Split
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.denoising import BRANCHES, LATENTS, step_apart
 from epe.models.flux1.plan import PLAN
-from epe.models.moving import pack_state, unpack_state
+from epe.models.guide import lead_away
+from epe.models.moving import Movable
+from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
-from epe.models.schedule import at_step, linear_schedule
+from epe.models.schedule import at_step, dynamic_schedule
 from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
 
-LATENTS = "latents"
-PROMPT = "prompt_embeds"
 POOLED = "pooled_prompt_embeds"
 
 
@@ -46,7 +47,7 @@ def load(
     return Flux1Adapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class Flux1Adapter:
+class Flux1Adapter(Movable):
     """FLUX.1 on one device. State: latents (1, picture rows, 4 x channels) in the model's type, the prompt as
     (1, text rows, text width) by T5 and as (1, pooled width) by CLIP.
     """
@@ -70,21 +71,16 @@ class Flux1Adapter:
             embeds, pooled, _ = self.pipeline.encode_prompt(
                 prompt=request.prompt, device=self._device, max_sequence_length=request.max_sequence_length
             )
-        latents = self._noise(request, embeds.dtype)
-        return State(request=request, step=0, tensors={LATENTS: latents, PROMPT: embeds, POOLED: pooled})
+        latents = packed_noise(self.pipeline, request, dtype=embeds.dtype, device=self._device)
+        return State(request=request, step=0, tensors={LATENTS: latents, BRANCHES[0]: embeds, POOLED: pooled})
 
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        if split != Split(cp=exchange.width):
-            raise ValueError(f"a lane of {exchange.width} ranks works on one branch, not as {split}")
         request = state.request
-        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
-        timestep = scheduler.timesteps[state.step]
-        with torch.inference_mode(), self._sharding.over(exchange):
-            velocity = self._predict(state, timestep)
-        with torch.no_grad():
-            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
-        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+        schedule = self._schedule(request.num_steps, request.height, request.width)
+        return step_apart(
+            state, exchange, split, scheduler=at_step(schedule, state), predict=self._predict, guide=lead_away
+        )
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -96,14 +92,6 @@ class Flux1Adapter:
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
             return picture_of(vae.decode(latents, return_dict=False)[0], self.pipeline.image_processor)
 
-    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory."""
-        return pack_state(state)
-
-    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
-        """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
-
     def _check_guidance(self, scale: float) -> None:
         """A scale that the model does not take is refused, unless it is the default or says that there is none."""
         takes_scale = self.pipeline.transformer.config.guidance_embeds
@@ -111,50 +99,32 @@ class Flux1Adapter:
             message = f"guidance_scale {scale:g} has no effect: this checkpoint takes none; leave it out"
             raise BadRequest(message, param="guidance_scale")
 
-    def _noise(self, request: Request, dtype: torch.dtype) -> torch.Tensor:
-        """Drawn on the CPU, so that a seed means the same picture on every device."""
-        latents, _ = self.pipeline.prepare_latents(
-            1,
-            self.pipeline.transformer.config.in_channels // 4,
-            request.height,
-            request.width,
-            dtype,
-            self._device,
-            torch.Generator("cpu").manual_seed(request.seed),
-        )
-        return latents
-
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""
-        template = self.pipeline.scheduler
-        mu = calculate_shift(
-            self.family.num_tokens(height=height, width=width),
-            template.config.get("base_image_seq_len", 256),
-            template.config.get("max_image_seq_len", 4096),
-            template.config.get("base_shift", 0.5),
-            template.config.get("max_shift", 1.15),
+        num_tokens = self.family.num_tokens(height=height, width=width)
+        return dynamic_schedule(
+            self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device
         )
-        return linear_schedule(template, num_steps=num_steps, mu=mu, device=self._device)
 
-    def _predict(self, state: State, timestep: torch.Tensor) -> torch.Tensor:
-        """The velocity of the latents, in their shape."""
-        transformer, latents, embeds = (
-            self.pipeline.transformer,
-            state.tensors[LATENTS],
-            state.tensors[PROMPT],
-        )
-        request, dtype = state.request, embeds.dtype
+    def _predict(
+        self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """The velocity for the one branch over the lane, in the shape of the latents."""
+        (embeds,) = branches
+        request, latents = state.request, state.tensors[LATENTS]
+        transformer, dtype = self.pipeline.transformer, embeds.dtype
         takes_scale = transformer.config.guidance_embeds
         scale = torch.full([1], request.guidance_scale, device=self._device, dtype=torch.float32)
         rows, columns = (side // self.family.patch for side in (request.height, request.width))
-        (velocity,) = transformer(
-            hidden_states=latents,
-            timestep=timestep.expand(1).to(latents.dtype) / 1000,
-            guidance=scale if takes_scale else None,
-            pooled_projections=state.tensors[POOLED],
-            encoder_hidden_states=embeds,
-            txt_ids=torch.zeros(embeds.shape[1], 3, device=self._device, dtype=dtype),
-            img_ids=self.pipeline._prepare_latent_image_ids(1, rows, columns, self._device, dtype),
-            return_dict=False,
-        )
-        return velocity
+        with self._sharding.over(exchange):
+            (velocity,) = transformer(
+                hidden_states=latents,
+                timestep=timestep.expand(1).to(latents.dtype) / 1000,
+                guidance=scale if takes_scale else None,
+                pooled_projections=state.tensors[POOLED],
+                encoder_hidden_states=embeds,
+                txt_ids=torch.zeros(embeds.shape[1], 3, device=self._device, dtype=dtype),
+                img_ids=self.pipeline._prepare_latent_image_ids(1, rows, columns, self._device, dtype),
+                return_dict=False,
+            )
+        return [velocity]

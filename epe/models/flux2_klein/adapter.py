@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +13,19 @@ from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 
 from epe.errors import BadRequest
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Request, Split
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.denoising import BRANCHES, LATENTS, step_apart
 from epe.models.flux2_klein.plan import PLAN
 from epe.models.guide import lead_away
-from epe.models.moving import pack_state, unpack_state
+from epe.models.moving import Movable
+from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step, linear_schedule
-from epe.parallel import SequenceSharding, TeamLimits, predict_apart, team_limits
+from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
-
-LATENTS = "latents"
-# The guidance branches; the second, of the empty prompt, is there only with guidance.
-BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
 
 def load(
@@ -52,7 +50,7 @@ def load(
     return Flux2KleinAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class Flux2KleinAdapter:
+class Flux2KleinAdapter(Movable):
     """FLUX.2-klein on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one tensor
     (1, text rows, text width) for each guidance branch.
     """
@@ -78,22 +76,16 @@ class Flux2KleinAdapter:
                 )[0]
                 for name, prompt in zip(BRANCHES, (request.prompt, "")[: 1 + guided], strict=False)
             }
-        latents = self._noise(request, branches[BRANCHES[0]].dtype)
+        latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
 
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
         request = state.request
-        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
-        timestep = scheduler.timesteps[state.step]
-        forward = partial(self._predict, state=state, timestep=timestep)
-        branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
-        with torch.inference_mode():
-            predictions = predict_apart(forward, branches, exchange=exchange, split=split)
-            velocity = lead_away(predictions, scale=request.guidance_scale)
-        with torch.no_grad():
-            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
-        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+        schedule = self._schedule(request.num_steps, request.height, request.width)
+        return step_apart(
+            state, exchange, split, scheduler=at_step(schedule, state), predict=self._predict, guide=lead_away
+        )
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -108,14 +100,6 @@ class Flux2KleinAdapter:
             latents = latents * std.to(latents.device, latents.dtype) + mean
             decoded = vae.decode(pipeline._unpatchify_latents(latents), return_dict=False)[0]
             return picture_of(decoded, pipeline.image_processor)
-
-    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory."""
-        return pack_state(state)
-
-    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
-        """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
 
     def _is_guided(self, request: Request) -> bool:
         """The pipeline would ignore guidance of a distilled checkpoint."""
@@ -134,19 +118,6 @@ class Flux2KleinAdapter:
         """Positions (1, picture rows, 4) of the latents' rows."""
         shape_alone = torch.empty(1, 0, *self._grid(request))
         return self.pipeline._prepare_latent_ids(shape_alone).to(self._device)
-
-    def _noise(self, request: Request, dtype: torch.dtype) -> torch.Tensor:
-        """Drawn on the CPU, so that a seed means the same picture on every device."""
-        latents, _ = self.pipeline.prepare_latents(
-            1,
-            self.pipeline.transformer.config.in_channels // 4,
-            request.height,
-            request.width,
-            dtype,
-            self._device,
-            torch.Generator("cpu").manual_seed(request.seed),
-        )
-        return latents
 
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""

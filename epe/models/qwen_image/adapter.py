@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
-from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
 
 from epe.errors import BadSetting
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Request, Split
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.denoising import BRANCHES, LATENTS, step_apart
 from epe.models.guide import lead_away_at_length
-from epe.models.moving import pack_state, unpack_state
+from epe.models.moving import Movable
+from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.qwen_image.plan import PLAN
-from epe.models.schedule import at_step, linear_schedule
-from epe.parallel import SequenceSharding, TeamLimits, predict_apart, team_limits
+from epe.models.schedule import at_step, dynamic_schedule
+from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
-
-LATENTS = "latents"
-# The guidance branches; the second is there only with guidance.
-BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
 
 def load(
@@ -59,7 +56,7 @@ def load(
     return QwenImageAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class QwenImageAdapter:
+class QwenImageAdapter(Movable):
     """Qwen-Image on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one
     tensor (1, text rows, text width) for each guidance branch, without padding and so without a mask.
     """
@@ -79,22 +76,21 @@ class QwenImageAdapter:
             self._check_length(text, param=param, allowed=request.max_sequence_length)
         with torch.no_grad():
             branches = {f"{param}_embeds": self._embeds(text) for param, text in texts.items()}
-        latents = self._noise(request, branches[BRANCHES[0]].dtype)
+        latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
 
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
         request = state.request
-        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
-        timestep = scheduler.timesteps[state.step]
-        forward = partial(self._predict, state=state, timestep=timestep)
-        branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
-        with torch.inference_mode():
-            predictions = predict_apart(forward, branches, exchange=exchange, split=split)
-            velocity = lead_away_at_length(predictions, scale=request.guidance_scale)
-        with torch.no_grad():
-            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
-        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+        schedule = self._schedule(request.num_steps, request.height, request.width)
+        return step_apart(
+            state,
+            exchange,
+            split,
+            scheduler=at_step(schedule, state),
+            predict=self._predict,
+            guide=lead_away_at_length,
+        )
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -105,14 +101,6 @@ class QwenImageAdapter:
             )
             # The VAE is one of videos; a picture is a video of one frame.
             return picture_of(decode_frames(pipeline.vae, latents)[:, :, 0], pipeline.image_processor)
-
-    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory."""
-        return pack_state(state)
-
-    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
-        """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
         """Counted as the pipeline does: with the end of the template, without its beginning."""
@@ -130,29 +118,12 @@ class QwenImageAdapter:
             raise ValueError("the prompt was padded, and its mask would be lost")
         return embeds
 
-    def _noise(self, request: Request, dtype: torch.dtype) -> torch.Tensor:
-        """Drawn on the CPU, so that a seed means the same picture on every device."""
-        return self.pipeline.prepare_latents(
-            1,
-            self.pipeline.transformer.config.in_channels // 4,
-            request.height,
-            request.width,
-            dtype,
-            self._device,
-            torch.Generator("cpu").manual_seed(request.seed),
-        )
-
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""
-        template = self.pipeline.scheduler
-        mu = calculate_shift(
-            self.family.num_tokens(height=height, width=width),
-            template.config.get("base_image_seq_len", 256),
-            template.config.get("max_image_seq_len", 4096),
-            template.config.get("base_shift", 0.5),
-            template.config.get("max_shift", 1.15),
+        num_tokens = self.family.num_tokens(height=height, width=width)
+        return dynamic_schedule(
+            self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device
         )
-        return linear_schedule(template, num_steps=num_steps, mu=mu, device=self._device)
 
     def _predict(
         self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor

@@ -90,7 +90,9 @@ class WanAdapter:
         self._tensor = tensor
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(
-            lambda num_steps: make_schedule(pipeline.scheduler, num_steps=num_steps, device=device)
+            lambda num_steps, flow_shift: make_schedule(
+                pipeline.scheduler, num_steps=num_steps, flow_shift=flow_shift, device=device
+            )
         )
 
     def encode(self, request: Request) -> State:
@@ -119,7 +121,7 @@ class WanAdapter:
         request = state.request
         if state.step >= request.num_steps:
             raise ValueError(f"request {request.id} has only {request.num_steps} steps")
-        scheduler = resume(self._schedule(request.num_steps), state)
+        scheduler = resume(self._schedule(request.num_steps, request.flow_shift), state)
         timestep = scheduler.timesteps[state.step]
         latents = state.tensors[LATENTS]
         branches = {name: state.tensors[name] for name in BRANCHES if name in state.tensors}
@@ -199,4 +201,8 @@ def _check(pipeline: WanPipeline, model_path: Path) -> None:
         found = type(pipeline.scheduler).__name__
         raise BadSetting(
             f"the scheduler of {model_path} is {found}; family 'wan' needs UniPCMultistepScheduler"
+        )
+    if not pipeline.scheduler.config.use_flow_sigmas:
+        raise BadSetting(
+            f"the scheduler of {model_path} has no flow sigmas; family 'wan' needs use_flow_sigmas"
         )

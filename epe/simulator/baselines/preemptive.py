@@ -50,9 +50,7 @@ def _served(
     draft: Draft, order: Iterable[TrajectoryView], settings: BaselineSettings
 ) -> tuple[Assignment, ...]:
     wants = (
-        a_pulse(draft, t, settings.fixed_width(t.workload, draft.speeds.of(t)))
-        for t in order
-        if draft.may_start(t)
+        a_pulse(t, settings.fixed_width(t.workload, draft.speeds.of(t))) for t in order if draft.may_start(t)
     )
     serve(draft, wants, hold=settings.hold)
     return draft.plan

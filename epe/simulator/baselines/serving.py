@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from epe.messages import Stage
 from epe.planning.draft import Draft
@@ -41,30 +41,32 @@ def by_deadline(draft: Draft, *, late_last: bool) -> list[TrajectoryView]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Want:
-    """A request and the ranks that its next task shall have; `seconds` is how long it will keep them and
-    `num_steps` the steps of the lease (None: one pulse)."""
+class Want(NamedTuple):
+    """A request and the ranks that its next task shall have. `num_steps` are the steps of the lease (None: one
+    pulse), `seconds` how long it will keep the ranks (None: for the lease)."""
 
     trajectory: TrajectoryView
     width: int
-    seconds: float
     num_steps: int | None = None
+    seconds: float | None = None
+
+    def end_s(self, draft: Draft) -> float:
+        """When it gives the ranks back, if it starts now."""
+        if self.seconds is not None:
+            return draft.view.now_s + self.seconds
+        return draft.view.now_s + draft.lease_s(self.trajectory, self.width, self.num_steps)
 
 
-def a_pulse(draft: Draft, trajectory: TrajectoryView, width: int) -> Want:
+def a_pulse(trajectory: TrajectoryView, width: int) -> Want:
     """The next pulse at this width; encode and decode take one rank."""
-    width = width if trajectory.stage is Stage.DENOISE else 1
-    return Want(trajectory=trajectory, width=width, seconds=draft.lease_s(trajectory, width))
+    return Want(trajectory, width if trajectory.stage is Stage.DENOISE else 1)
 
 
-def a_stage(draft: Draft, trajectory: TrajectoryView, width: int) -> Want:
+def a_stage(trajectory: TrajectoryView, width: int) -> Want:
     """The whole next stage at this width in one piece; encode and decode take one rank."""
     if trajectory.stage is not Stage.DENOISE:
-        return a_pulse(draft, trajectory, 1)
-    steps = trajectory.num_steps - trajectory.step
-    seconds = draft.lease_s(trajectory, width, steps)
-    return Want(trajectory=trajectory, width=width, seconds=seconds, num_steps=steps)
+        return a_pulse(trajectory, 1)
+    return Want(trajectory, width, trajectory.num_steps - trajectory.step)
 
 
 class _Gate:
@@ -97,23 +99,24 @@ def serve(draft: Draft, wants: Iterable[Want], *, hold: bool) -> None:
         if want.width > len(draft.free):
             if hold and gate is None:
                 gate = _Gate(draft, want.width)
-        elif gate is None or gate.lets_pass(want.width, draft.view.now_s + want.seconds):
+        elif gate is None or gate.lets_pass(want.width, want.end_s(draft)):
             _start(draft, want)
         num_tried += gate is not None
 
 
 def _start(draft: Draft, want: Want) -> None:
+    end_s = want.end_s(draft)
     ranks = draft.nearest(want.trajectory, want.width, draft.free)
     draft.start(want.trajectory, ranks, num_steps=want.num_steps)
     for rank in ranks:
-        draft.until_s[rank] = draft.view.now_s + want.seconds
+        draft.until_s[rank] = end_s
 
 
 def serve_other_stages(draft: Draft, order: Iterable[TrajectoryView]) -> None:
     """Decodes, then encodes, on whatever rank is idle."""
     waiting = [t for t in order if t.stage is not Stage.DENOISE and draft.may_start(t)]
     waiting.sort(key=lambda t: t.stage is not Stage.DECODE)
-    serve(draft, (a_pulse(draft, t, 1) for t in waiting), hold=False)
+    serve(draft, (a_pulse(t, 1) for t in waiting), hold=False)
 
 
 def assemble(draft: Draft, layout: Iterable[tuple[TrajectoryView, int]], *, hold: bool) -> None:

@@ -57,13 +57,19 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
         tuned = self.tuned.get(class_of(workload))
         if tuned is not None and tuned in speed.widths:
             return tuned
-        return max(width for width in speed.ladder if speed.efficiency(width) >= self.min_efficiency)
+        return _efficient(speed, self.min_efficiency)
 
 
 @lru_cache(maxsize=4)
 def _speeds(costs: CostTable, edition: int, widths: tuple[int, ...], world: int) -> Speeds:
     """Kept as long as the table does not change: a run asks for them some ten thousand times."""
     return Speeds(costs, widths=widths, world=world)
+
+
+@lru_cache(maxsize=256)
+def _efficient(speed: Speed, min_efficiency: float) -> int:
+    """The widest width of a speed that is efficient enough; speeds are kept, so is this."""
+    return max(width for width in speed.ladder if speed.efficiency(width) >= min_efficiency)
 
 
 def class_of(workload: Workload) -> str:

@@ -21,7 +21,7 @@ class StageStatic:
         if not draft.free:
             return ()
         wants = (
-            a_stage(draft, t, self.settings.fixed_width(t.workload, draft.speeds.of(t)))
+            a_stage(t, self.settings.fixed_width(t.workload, draft.speeds.of(t)))
             for t in by_deadline(draft, late_last=self.settings.late_last)
             if draft.may_start(t)
         )

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, WanPipeline
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, WanPipeline
 
 from epe.errors import BadRequest, BadSetting, NonFinite
 from epe.messages import Split, StateHeader
@@ -39,6 +39,19 @@ def test_the_solver_warms_up_and_winds_down_as_in_the_pipeline(
     request = make_request(num_steps=num_steps)
     drawn = solo(adapters[0], request).tensors["latents"]
     assert torch.equal(drawn, reference(pipeline, request, output_type="latent"))
+
+
+@pytest.mark.parametrize("flow_shift", [1.0, 8.0])
+def test_a_flow_shift_is_that_of_the_pipelines_scheduler(
+    flow_shift: float, adapters: list[WanAdapter], tiny_wan: Path
+) -> None:
+    request = make_request(flow_shift=flow_shift)
+    shifted = WanPipeline.from_pretrained(tiny_wan, dtype=torch.float32, local_files_only=True)
+    shifted.scheduler = UniPCMultistepScheduler.from_config(shifted.scheduler.config, flow_shift=flow_shift)
+    expected = reference(shifted, request, output_type="latent")
+    drawn = solo(adapters[0], request).tensors["latents"]
+    assert torch.equal(drawn, expected)
+    assert not torch.equal(drawn, solo(adapters[0], make_request()).tensors["latents"])
 
 
 @pytest.mark.parametrize("guidance_scale", [0.0, 1.0])

@@ -1,0 +1,88 @@
+"""The requests in work, and the backlog of them that a policy sees: mended where one has changed, never made anew."""
+
+from __future__ import annotations
+
+from epe.actors.trajectory import Trajectory
+from epe.planning.backlog import Backlog
+from epe.planning.order import Order
+
+
+class InWork(dict[str, Trajectory]):
+    """By id, in the order in which they came. Owned by the planner.
+
+    The policy sees those that have begun, and of those that wait as many as there is room for, larger priority first.
+    One that is being encoded takes room too, since its pixels take memory.
+    """
+
+    def __init__(self, *, max_inflight: int) -> None:
+        super().__init__()
+        self._max_inflight = max_inflight
+        self._backlog = Backlog()
+        self._begun: set[str] = set()
+        self._waiting = Order()
+        self._shown: set[str] = set()
+        self._num_came = 0
+        self._places: dict[str, int] = {}
+        self._touched: dict[str, None] = {}
+
+    def __setitem__(self, name: str, trajectory: Trajectory) -> None:
+        super().__setitem__(name, trajectory)
+        self._num_came += 1
+        self._places[name] = self._num_came
+        self.touch(trajectory)
+
+    def __delitem__(self, name: str) -> None:
+        self.touch(self[name])
+        super().__delitem__(name)
+        del self._places[name]
+
+    def touch(self, trajectory: Trajectory) -> None:
+        """It has changed, or is about to: it is looked at before anybody asks."""
+        self._touched[trajectory.request.id] = None
+
+    @property
+    def backlog(self) -> Backlog:
+        """Those that a policy may give leases to."""
+        self._settle()
+        return self._backlog
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not begun."""
+        self._settle()
+        return len(self._waiting)
+
+    def _settle(self) -> None:
+        if self._touched:
+            for name in self._touched:
+                self._place(name)
+            self._touched.clear()
+            self._fill_room()
+
+    def _place(self, name: str) -> None:
+        trajectory = self.get(name)
+        self._begun.discard(name)
+        self._waiting.drop(name)
+        if trajectory is not None and trajectory.lane:
+            self._begun.add(name)
+            self._shown.discard(name)
+        elif trajectory is not None:
+            self._waiting.put(name, (-trajectory.request.priority, self._places[name]))
+        if trajectory is not None and trajectory.wants_lease and (trajectory.lane or name in self._shown):
+            self._backlog.put(trajectory.view)
+        else:
+            self._backlog.drop(name)
+            self._shown.discard(name)
+
+    def _fill_room(self) -> None:
+        """Show as many of those that wait as there is room for."""
+        room = max(0, self._max_inflight - len(self._begun))
+        if len(self._shown) == len(self._waiting) <= room:
+            return
+        wanted = self._waiting.first(room)
+        for name in self._shown.difference(wanted):
+            self._backlog.drop(name)
+        for name in wanted:
+            if name not in self._shown and self[name].wants_lease:
+                self._backlog.put(self[name].view)
+        self._shown = set(wanted)

@@ -32,10 +32,12 @@ class Learning:
         """A lease has run on all of its ranks."""
         lease = running.lease
         _log_ran(running)
-        key = cost_key(workload, lease.stage, len(lease.plane) if lease.stage is Stage.DENOISE else 1)
+        width = len(lease.plane) if lease.stage is Stage.DENOISE else 1
+        key = cost_key(workload, lease.stage, width, batch=lease.batch_size)
         self.costs.memory.enter(key, max(report.peak_bytes for report in running.done))
-        # The first step of a warm-up request uses kernels and buffers for the first time.
-        if self.round is None or lease.stage is not Stage.DENOISE or lease.first_step:
+        # The first step of a warm-up request uses kernels and buffers for the first time. A batch took its time once.
+        is_first_use = self.round is not None and lease.stage is Stage.DENOISE and lease.first_step == 0
+        if not is_first_use and lease.batch_place == 0:
             self._took(key, running.seconds)
         for report in running.done:
             self._moved(running, report, workload.state_bytes)

@@ -270,7 +270,7 @@ class Planner(Actor):
         del self.trajectories[trajectory.request.id]
         if trajectory.expiry is not None:
             trajectory.expiry.cancel()
-        self._drop(trajectory, trajectory.holders)
+        self._drop(trajectory, trajectory.may_hold)
         if trajectory.for_client:
             self.num_finished += failure is None
             account = trajectory.account(now_s=self.now_s)

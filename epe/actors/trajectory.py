@@ -39,6 +39,11 @@ class Trajectory:
         # The last one, as the planner sees it: in the first plane, where every state is held too.
         self.lane: tuple[int, ...] = ()
         self.holders: set[int] = set()
+        # It was in a batch that failed, and is drawn alone from then on.
+        self.alone = False
+        # Leases that were sent behind that batch, and cannot find its outcome.
+        self._void: set[int] = set()
+        self._strewn: set[int] = set()
         self.leases: deque[Running] = deque()
         self._ending: Failure | None = None
         self.encoded: Encoded | None = None
@@ -68,7 +73,7 @@ class Trajectory:
 
     @property
     def wants_lease(self) -> bool:
-        return self.stage is not Stage.FINISH and self.ending is None
+        return self.stage is not Stage.FINISH and self.ending is None and not self._void
 
     @property
     def view(self) -> TrajectoryView:
@@ -98,7 +103,15 @@ class Trajectory:
             lane=self.lane,
             holders=tuple(sorted(self.lane)),
             num_leases=len(self.leases),
+            shape=self._shape,
+            alone=self.alone,
         )
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """What a batch must have in common, beside the workload."""
+        request = self.request
+        return request.height, request.width, request.num_frames, request.max_sequence_length
 
     @property
     def next_holders(self) -> set[int]:
@@ -131,11 +144,14 @@ class Trajectory:
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         self.lane = lease.plane
+        self._go_on_after(lease)
+
+    def _go_on_after(self, lease: Lease) -> None:
         match lease.stage:
             case Stage.ENCODE:
                 self.stage = Stage.DENOISE
             case Stage.DENOISE:
-                self.step += lease.num_steps
+                self.step = lease.first_step + lease.num_steps
                 self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
             case _:
                 self.stage = Stage.FINISH
@@ -160,17 +176,35 @@ class Trajectory:
         self.seconds[lease.stage] += running.seconds * repeats
         self.served_s = now_s
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
-        held, self.holders = self.holders | set(lease.lane.ranks), set(lease.lane.ranks)
+        if lease.seq in self._void:  # it has found a state after all
+            self._void.discard(lease.seq)
+            self._go_on_after(lease)
+        held = self.may_hold | set(lease.lane.ranks)
+        self.holders, self._strewn = set(lease.lane.ranks), set()
         if lease.stage is Stage.DECODE:
             self.holders = set()
         return held - self.holders - self._needed
 
     def failed(self, running: Running) -> None:
-        """A lease has failed: the request ends when its other leases have ended too."""
+        """A lease has failed: the request ends when its other leases have ended too. After a batch it goes on alone,
+        since another one of it may be the cause."""
         self._renew()
-        self.holders |= set(running.lease.lane.ranks)
-        if self.ending is None:
+        lease = running.lease
+        self._strewn |= set(lease.lane.ranks)
+        if lease.seq in self._void:
+            self._void.discard(lease.seq)
+        elif lease.batch_size > 1 and (holders := self.holders - {report.rank for report in running.done}):
+            self.alone = True
+            self.holders = holders
+            self.stage, self.step = Stage.DENOISE, lease.first_step
+            self._void = {sent.lease.seq for sent in self.leases}
+        elif self.ending is None:
             self.ending = running.cause.failure
+
+    @property
+    def may_hold(self) -> set[int]:
+        """The ranks to be told when the state is no longer needed."""
+        return self.holders | self._strewn
 
     @property
     def _needed(self) -> set[int]:

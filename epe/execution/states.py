@@ -68,8 +68,17 @@ class States:
 
     def end(self, request_id: str, reason: str) -> None:
         """Free a request's state; whoever waits for it hears why it will not come."""
+        self._end(request_id, reason, keep=False)
+
+    def stay(self, request_id: str, reason: str) -> None:
+        """Keep a request's state, from which it goes on elsewhere; whoever waits for a later one hears why it will
+        not come."""
+        self._end(request_id, reason, keep=True)
+
+    def _end(self, request_id: str, reason: str, *, keep: bool) -> None:
         with self._lock:
-            self._states.pop(request_id, None)
+            if not keep:
+                self._states.pop(request_id, None)
             waiting = self._waiting.pop(request_id, [])
             self._ended[request_id] = reason
             while len(self._ended) > self.MAX_ENDED:

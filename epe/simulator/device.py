@@ -20,6 +20,7 @@ from epe.transport.link import Parcel
 
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
+_Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
 
 
 class SimulatedWorld:
@@ -71,13 +72,18 @@ class SimulatedDevice:
         self.steps: dict[str, int] = {}
         self.ended: set[str] = set()
         self._waiting: list[tuple[str, int, float, asyncio.Future[Parcel]]] = []
-        self._last: asyncio.Future[Outcome] | None = None
+        self._gathered: list[_Order] = []
+        self._last: asyncio.Future[None] | None = None
 
     def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
         # A rank that let a request go may be given it again: whoever asks from now on waits for the new state.
         self.ended.discard(lease.request.id)
-        self._last = asyncio.ensure_future(self._run(lease, incoming, self._last))
-        return self._last
+        ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._gathered.append((lease, incoming, ending))
+        if len(self._gathered) == lease.batch_size:
+            self._last = asyncio.ensure_future(self._run(self._gathered, self._last))
+            self._gathered = []
+        return ending
 
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
         loop = asyncio.get_running_loop()
@@ -92,24 +98,41 @@ class SimulatedDevice:
             self.ended.add(request_id)
         self._serve()
 
-    async def _run(
-        self, lease: Lease, incoming: Future[Parcel] | None, earlier: asyncio.Future[Outcome] | None
-    ) -> Outcome:
+    async def _run(self, batch: list[_Order], earlier: asyncio.Future[None] | None) -> None:
         if earlier is not None:
             await earlier
+        leases = [lease for lease, _, _ in batch]
         try:
-            if incoming is not None:
-                await self._import(lease, incoming)
-            seconds = await self._compute(lease)
+            for lease, incoming, _ in batch:
+                if incoming is not None:
+                    await self._import(lease, incoming)
+            seconds = await self._compute(leases)
         except EpeError as error:
-            return Outcome(self._failed(lease, error))
-        return Outcome(self._done(lease, seconds), self._decoded(lease))
+            outcomes = [Outcome(self._failed(lease, error)) for lease in leases]
+        else:
+            outcomes = [Outcome(self._done(lease, seconds), self._decoded(lease)) for lease in leases]
+        for (_, _, ending), outcome in zip(batch, outcomes, strict=True):
+            ending.set_result(outcome)
 
     async def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = await asyncio.wrap_future(incoming)
         self._put(lease.request.id, parcel.message.step)
 
-    async def _compute(self, lease: Lease) -> float:
+    async def _compute(self, batch: list[Lease]) -> float:
+        for lease in batch:
+            self._check(lease)
+        first = batch[0]
+        seconds = await self.world.meet(first, self.rank)
+        begin_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(seconds)
+        if self.rank == first.lane.head:
+            self.world.visits += [(begin_s, begin_s + seconds, lease) for lease in batch]
+        if first.stage is not Stage.DECODE:
+            for lease in batch:
+                self._put(lease.request.id, lease.first_step + lease.num_steps)
+        return seconds / max(1, first.num_steps)
+
+    def _check(self, lease: Lease) -> None:
         if error := self.world.fault(lease, self.rank):
             raise error
         held = self.steps.get(lease.request.id)
@@ -117,14 +140,6 @@ class SimulatedDevice:
             raise Gone(
                 f"lease {lease.seq} starts at step {lease.first_step}, but rank {self.rank} holds {held}"
             )
-        seconds = await self.world.meet(lease, self.rank)
-        begin_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(seconds)
-        if self.rank == lease.lane.head:
-            self.world.visits.append((begin_s, begin_s + seconds, lease))
-        if lease.stage is not Stage.DECODE:
-            self._put(lease.request.id, lease.first_step + lease.num_steps)
-        return seconds / max(1, lease.num_steps)
 
     def _put(self, request_id: str, step: int) -> None:
         self.steps[request_id] = step
@@ -154,7 +169,10 @@ class SimulatedDevice:
 
     def _failed(self, lease: Lease, error: EpeError) -> LeaseFailed:
         self.world.break_up(lease, self.rank)
-        self.drop((lease.request.id,))
+        if lease.batch_size == 1 and not isinstance(error, Gone):
+            self.steps.pop(lease.request.id, None)
+        self.ended.add(lease.request.id)
+        self._serve()
         return LeaseFailed(
             seq=lease.seq,
             epoch=lease.epoch,

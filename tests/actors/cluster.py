@@ -38,6 +38,7 @@ def lease_seconds(lease: Lease) -> float:
             return 0.01
         case Stage.DENOISE:
             work = STEP_S * tokens * family("zimage").num_conditions(request.guidance_scale)
+            work *= 1 + 0.25 * (lease.batch_size - 1)
             return lease.num_steps * (work / lease.lane.width**0.9 + 1e-3)
         case _:
             return 0.02 + 1e-5 * tokens
@@ -68,6 +69,7 @@ class Cluster:
     keeper: Callable[[], Keeper] | None = None
     recorder: Callable[[], Recorder] | None = None
     limits: Limits = field(default_factory=Limits)
+    max_batch: int = 1
     fault: Fault = lambda lease, rank: None
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
@@ -128,7 +130,11 @@ class Cluster:
     def check_lanes(self) -> None:
         """No rank was in two lanes at once."""
         for rank in range(self.world_size):
-            visits = sorted((b, e) for b, e, lease in self.world.visits if rank in lease.lane.ranks)
+            visits = sorted(
+                (begin_s, end_s)
+                for begin_s, end_s, lease in self.world.visits
+                if rank in lease.lane.ranks and lease.batch_place == 0
+            )
             for (_, end), (begin, _) in itertools.pairwise(visits):
                 # Virtual time rings a timer up to this much early.
                 assert begin >= end - 1e-7
@@ -147,7 +153,9 @@ class Cluster:
         worker.tell(Loaded(self.devices[rank], ready))
 
     def _planner(self) -> Planner:
-        settings = PlannerSettings(family=family("zimage"), widths=self.widths, limits=self.limits)
+        settings = PlannerSettings(
+            family=family("zimage"), widths=self.widths, limits=self.limits, max_batch=self.max_batch
+        )
         return Planner(
             settings,
             directory=self.directory,

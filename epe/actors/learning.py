@@ -77,6 +77,7 @@ def _log_ran(running: Running) -> None:
         request=lease.request.id,
         stage=lease.stage,
         width=len(lease.plane),
+        batch=lease.batch_size,
         num_steps=lease.num_steps,
         seconds=running.seconds,
         predicted_s=running.task_s,

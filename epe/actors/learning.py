@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epe.actors.ledger import Running
-from epe.messages import LeaseDone, RankReady, Stage
+from epe.messages import FailureKind, LeaseDone, RankReady, Stage
 from epe.planning.calibration import Round
 from epe.planning.costs import CostKey, CostTable, Workload
 from epe.planning.work import cost_key
@@ -41,6 +41,15 @@ class Learning:
             self._took(key, running.seconds)
         for report in running.done:
             self._moved(running, report, workload.state_bytes)
+
+    def failed(self, running: Running, workload: Workload) -> None:
+        """A lease has failed. A batch that ran out of memory is not tried again; a request alone would have no other
+        way."""
+        lease, limit_bytes = running.lease, self.costs.memory.limit_bytes
+        ran_out = running.cause.failure.kind is FailureKind.OUT_OF_MEMORY
+        if ran_out and lease.batch_size > 1 and limit_bytes is not None:
+            key = cost_key(workload, lease.stage, len(lease.plane), batch=lease.batch_size)
+            self.costs.memory.enter(key, limit_bytes + 1)
 
     def finished(self, workload: Workload, seconds: float) -> None:
         """A file was made."""

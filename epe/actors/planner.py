@@ -215,6 +215,7 @@ class Planner(Actor):
         for ended in trajectory.ended():
             if ended.failed:
                 trajectory.failed(ended)
+                self.leasing.learning.failed(ended, trajectory.workload)
             else:
                 self._ran(trajectory, ended)
         self._end_if_done(trajectory)

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from epe.actors.admission import Limits
-from epe.errors import Gone, NonFinite
+from epe.errors import Gone, NonFinite, OutOfMemory
 from epe.families import family
 from epe.messages import Lease, Stage
 from epe.planning.calibration import Program, batch_sizes
@@ -127,6 +127,30 @@ def test_a_request_that_fails_in_a_batch_fails_alone_and_is_told_its_own_reason(
         assert any(lease.batch_size > 1 for lease in steps_of(cluster, "q1"))
         assert isinstance(results[1], NonFinite)
         assert [results[i].data for i in (0, 2, 3)] == [b"png"] * 3
+        await asyncio.sleep(1)
+        cluster.check_clean()
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_batch_that_ran_out_of_memory_is_drawn_in_parts_and_not_tried_again():
+    def fault(lease: Lease, rank: int) -> OutOfMemory | None:
+        is_large = lease.batch_size > 2 and not lease.request.id.startswith("warmup")
+        return OutOfMemory("no memory for so many", stage=Stage.DENOISE) if is_large else None
+
+    tried: list[int] = []
+
+    async def main() -> None:
+        cluster = batching(fault=lambda lease, rank: tried.append(lease.batch_size) or fault(lease, rank))
+        await cluster.start()
+        cluster.planner.costs.memory.limit_bytes = 2**34
+        tried.clear()
+        for wave in range(3):
+            results = await cluster.draw(*(request(f"q{wave}.{i}", steps=8) for i in range(4)))
+            assert [result.data for result in results] == [b"png"] * 4
+        assert tried.count(4) == 1
+        assert max(lease.batch_size for lease in steps_of(cluster)) == 2
         await asyncio.sleep(1)
         cluster.check_clean()
         await cluster.stop()

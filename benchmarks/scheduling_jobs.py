@@ -66,12 +66,13 @@ def best_tries(lines: Iterable[Line]) -> list[Tuned]:
             entrant=entrant,
             slo_attainment=metrics.slo_attainment,
             weighted_goodput=metrics.weighted_goodput,
+            mean_latency_s=metrics.mean_latency_s,
         )
         place = (tuned.cell, entrant.name)
-        if place not in best or tuned.score > best[place].score:
+        if place not in best or tuned.rank < best[place].rank:
             best[place] = tuned
     order = list(CELL_OF)
-    return sorted(best.values(), key=lambda tuned: (order.index(tuned.cell), -tuned.score))
+    return sorted(best.values(), key=lambda tuned: (order.index(tuned.cell), tuned.rank))
 
 
 def _baselines(effort: Effort) -> list[Job]:

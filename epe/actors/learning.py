@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epe.actors.ledger import Running
-from epe.messages import LeaseDone, RankReady, Stage
+from epe.messages import FailureKind, LeaseDone, RankReady, Stage
 from epe.planning.calibration import Round
 from epe.planning.costs import CostKey, CostTable, Workload
 from epe.planning.work import cost_key
@@ -32,13 +32,24 @@ class Learning:
         """A lease has run on all of its ranks."""
         lease = running.lease
         _log_ran(running)
-        key = cost_key(workload, lease.stage, len(lease.plane) if lease.stage is Stage.DENOISE else 1)
+        width = len(lease.plane) if lease.stage is Stage.DENOISE else 1
+        key = cost_key(workload, lease.stage, width, batch=lease.batch_size)
         self.costs.memory.enter(key, max(report.peak_bytes for report in running.done))
-        # The first step of a warm-up request uses kernels and buffers for the first time.
-        if self.round is None or lease.stage is not Stage.DENOISE or lease.first_step:
+        # The first step of a warm-up request uses kernels and buffers for the first time. A batch took its time once.
+        is_first_use = self.round is not None and lease.stage is Stage.DENOISE and lease.first_step == 0
+        if not is_first_use and lease.batch_place == 0:
             self._took(key, running.seconds)
         for report in running.done:
             self._moved(running, report, workload.state_bytes)
+
+    def failed(self, running: Running, workload: Workload) -> None:
+        """A lease has failed. A batch that ran out of memory is not tried again; a request alone would have no other
+        way."""
+        lease, limit_bytes = running.lease, self.costs.memory.limit_bytes
+        ran_out = running.cause.failure.kind is FailureKind.OUT_OF_MEMORY
+        if ran_out and lease.batch_size > 1 and limit_bytes is not None:
+            key = cost_key(workload, lease.stage, len(lease.plane), batch=lease.batch_size)
+            self.costs.memory.enter(key, limit_bytes + 1)
 
     def finished(self, workload: Workload, seconds: float) -> None:
         """A file was made."""
@@ -75,6 +86,7 @@ def _log_ran(running: Running) -> None:
         request=lease.request.id,
         stage=lease.stage,
         width=len(lease.plane),
+        batch=lease.batch_size,
         num_steps=lease.num_steps,
         seconds=running.seconds,
         predicted_s=running.task_s,

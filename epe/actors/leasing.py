@@ -14,6 +14,7 @@ from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.geometry import over_planes
 from epe.messages import Lease, Request, Split, Stage
+from epe.planning.batching import with_partners
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.forecast import predicted_finish_s
@@ -27,7 +28,7 @@ log = get_logger("planner")
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
     """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2; `widths` are those in each
-    of `num_planes` planes of tensor parallelism.
+    of `num_planes` planes of tensor parallelism. Up to `max_batch` requests are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
     the world. `checkpoints` has states kept on the leader.
@@ -37,6 +38,7 @@ class PlannerSettings:
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
     num_planes: int = 1
+    max_batch: int = 1
     correct_costs: bool = True
     survives: bool = False
     checkpoints: bool = False
@@ -107,8 +109,9 @@ class Leasing:
         view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self._decide(view):
-                if not self.ledger.may_break_under(assignment.request_id, self._ranks_of(assignment)):
-                    yield self._enter(assignment, now_s=now_s)
+                names = (assignment.request_id, *assignment.partners)
+                if not self.ledger.may_break_under(names, self._ranks_of(assignment)):
+                    yield from self._enter(assignment, now_s=now_s)
 
     def next_opening_s(self, *, now_s: float) -> float | None:
         """When the next rank will be about to be free; None if nothing waits for it."""
@@ -144,6 +147,8 @@ class Leasing:
         try:
             plan = policy.plan(view)
             fault = fault_among(self.trajectories.backlog.by_id, plan, open_ranks=view.open_ranks)
+            if fault is None and self.round is None:
+                plan = with_partners(view, plan, max_batch=self.settings.max_batch)
         except Exception as error:  # a user's policy may raise anything
             fault = f"it raised {type(error).__name__}: {error}"
         if fault is None:
@@ -155,27 +160,41 @@ class Leasing:
         self.begin_round(None)
         return self.fallback.plan(view)
 
-    def _enter(self, assignment: Assignment, *, now_s: float) -> Lease:
-        trajectory = self.trajectories[assignment.request_id]
-        ranks, stage, workload = self._ranks_of(assignment), trajectory.stage, trajectory.workload
+    def _enter(self, assignment: Assignment, *, now_s: float) -> list[Lease]:
+        """Its lease, or those of its batch."""
+        batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
+        ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
         width = len(assignment.ranks) if stage is Stage.DENOISE else 1
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
-        transfers = trajectory.transfers(ranks)
-        running = self.ledger.enter(
-            trajectory.request,
-            ranks=ranks,
-            stage=stage,
-            first_step=trajectory.step,
-            num_steps=num_steps,
-            split=self._split_of(width, trajectory),
-            transfers=transfers,
-            now_s=now_s,
-            checkpoint=self.settings.checkpoints and trajectory.for_client and stage is not Stage.DECODE,
-            expected_s=self.costs.seconds(cost_key(workload, stage, width)) * max(1, num_steps),
-            ready_s=trajectory.state_s(transfers, self.costs, now_s=now_s),
-        )
-        trajectory.leased(running)
-        return running.lease
+        task_s = self.costs.seconds(cost_key(workload, stage, width, batch=len(batch)))
+        split = self._split_of(width, batch[0])
+        transfers = [trajectory.transfers(ranks) for trajectory in batch]
+        arrivals = zip(batch, transfers, strict=True)
+        ready_s = max(trajectory.state_s(each, self.costs, now_s=now_s) for trajectory, each in arrivals)
+        leases = []
+        for place, trajectory in enumerate(batch):
+            running = self.ledger.enter(
+                trajectory.request,
+                ranks=ranks,
+                stage=stage,
+                first_step=trajectory.step,
+                num_steps=num_steps,
+                split=split,
+                transfers=transfers[place],
+                now_s=now_s,
+                expected_s=task_s * max(1, num_steps),
+                ready_s=ready_s,
+                batch_size=len(batch),
+                batch_place=place,
+                checkpoint=self._keeps(trajectory),
+            )
+            trajectory.leased(running)
+            leases.append(running.lease)
+        return leases
+
+    def _keeps(self, trajectory: Trajectory) -> bool:
+        """Whether the state that its next lease ends with goes to the leader."""
+        return self.settings.checkpoints and trajectory.for_client and trajectory.stage is not Stage.DECODE
 
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
         """Of a lane, in all planes; encoding and decoding are work of the first one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from itertools import count
 
 from epe.messages import (
@@ -98,8 +99,11 @@ class Ledger:
         expected_s: float,
         checkpoint: bool = False,
         ready_s: float | None = None,
+        batch_size: int = 1,
+        batch_place: int = 0,
     ) -> Running:
-        """The next lease, about to be sent; it cannot begin before `ready_s` (None: it can at once)."""
+        """The next lease, about to be sent; it cannot begin before `ready_s` (None: it can at once). Those of a batch
+        are entered one after the other, with the same ranks, steps and times."""
         lease = Lease(
             seq=next(self._seq),
             epoch=self.epoch,
@@ -111,6 +115,8 @@ class Ledger:
             split=split,
             transfers=transfers,
             checkpoint=checkpoint,
+            batch_size=batch_size,
+            batch_place=batch_place,
         )
         ready_s = now_s if ready_s is None else max(now_s, ready_s)
         running = Running(lease, now_s=now_s, ready_s=ready_s, expected_s=expected_s)
@@ -119,7 +125,10 @@ class Ledger:
         return running
 
     def _queue(self, running: Running) -> None:
-        """It begins when its last rank is free and its state is there."""
+        """It begins when its last rank is free and its state is there. A batch is one thing to its ranks."""
+        if place := running.lease.batch_place:
+            running.ends_s = self.running[running.lease.seq - place].ends_s
+            return
         ranks = running.lease.lane.ranks
         free_s = [self._free_s[rank] for rank in ranks if self._num_leases[rank]]
         running.ends_s = max([running.ready_s, *free_s]) + running.expected_s
@@ -135,7 +144,8 @@ class Ledger:
             return None
         last = running.answer(report)
         self._freed_s[report.rank] = now_s
-        self._num_leases[report.rank] -= 1
+        if running.lease.batch_place == 0:
+            self._num_leases[report.rank] -= 1
         if not last:
             return None
         del self.running[report.seq]
@@ -173,11 +183,11 @@ class Ledger:
         """Grows when an exchange of these ranks broke, and when one of them was lost."""
         return self._incarnations[ranks] + sum(self._lives[rank] for rank in ranks)
 
-    def may_break_under(self, request_id: str, ranks: tuple[int, ...]) -> bool:
-        """Whether another request is at work on just this lane. If it fails there, the ranks drop the lane's exchange
-        and refuse what was sent on it before, so a lease that waits behind it would fail with it."""
+    def may_break_under(self, request_ids: Collection[str], ranks: tuple[int, ...]) -> bool:
+        """Whether another request than these is at work on just this lane. If it fails there, the ranks drop the
+        lane's exchange and refuse what was sent on it before, so a lease that waits behind it would fail with it."""
         return len(ranks) > 1 and any(
-            running.lease.lane.ranks == ranks and running.lease.request.id != request_id
+            running.lease.lane.ranks == ranks and running.lease.request.id not in request_ids
             for running in self.running.values()
         )
 
@@ -205,6 +215,11 @@ class Ledger:
         free_s = self._freed_s.copy()
         self._overdue_s = math.inf
         for running in self.running.values():
+            if place := running.lease.batch_place:
+                # Where the first of a batch has been answered, the others are about to be.
+                first = self.running.get(running.lease.seq - place)
+                running.ends_s = now_s if first is None else first.ends_s
+                continue
             ranks = running.waiting
             begun_s = max(running.ready_s, *(free_s[rank] for rank in ranks))
             running.ends_s = max(now_s, begun_s + running.expected_s)

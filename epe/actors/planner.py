@@ -228,15 +228,20 @@ class Planner(Actor):
         self._end_if_done(trajectory)
 
     def _judge(self, trajectory: Trajectory, ended: Running) -> None:
-        """A lease that broke has run all the same if one of its ranks came to its end."""
+        """A lease that broke has run all the same if one of its ranks came to its end. After a batch that failed a
+        request goes on alone, since another one of it may be the cause."""
         if ended.failed and not ended.broke:
+            self.leasing.learning.failed(ended, trajectory.workload)
             for rank, absence in blame(self.roster, ended):
                 log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
-            trajectory.failed(ended)
-        elif ended.done:
-            self._ran(trajectory, ended)
-        else:
+            if ended.lease.batch_size == 1:
+                trajectory.failed(ended)
+                return
+            trajectory.alone = True
+        if ended.failed and not ended.done:
             trajectory.broke(ended)
+        else:
+            self._ran(trajectory, ended)
 
     def _ran(self, trajectory: Trajectory, running: Running) -> None:
         self._drop(trajectory, trajectory.ran(running, now_s=self.now_s, lost=self.roster.away))

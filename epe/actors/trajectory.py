@@ -43,6 +43,8 @@ class Trajectory:
         # The last one, as the planner sees it: in the first plane, where every state is held too.
         self.lane: tuple[int, ...] = ()
         self.holders: set[int] = set()
+        # It was in a batch that failed, and is drawn alone from then on.
+        self.alone = False
         self.traces: set[int] = set()
         self.checkpoint_step: int | None = None
         self.leases: deque[Running] = deque()
@@ -109,7 +111,15 @@ class Trajectory:
             lane=self.lane,
             holders=tuple(sorted(self.lane)),
             num_leases=len(self.leases),
+            shape=self._shape,
+            alone=self.alone,
         )
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """What a batch must have in common, beside the workload."""
+        request = self.request
+        return request.height, request.width, request.num_frames, request.max_sequence_length
 
     @property
     def next_holders(self) -> set[int]:
@@ -145,11 +155,14 @@ class Trajectory:
         self.first_seq = self.first_seq or lease.seq
         self.lane = lease.plane
         self.traces |= set(lease.lane.ranks)
+        self._go_on_after(lease)
+
+    def _go_on_after(self, lease: Lease) -> None:
         match lease.stage:
             case Stage.ENCODE:
                 self.stage = Stage.DENOISE
             case Stage.DENOISE:
-                self.step += lease.num_steps
+                self.step = lease.first_step + lease.num_steps
                 self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
             case _:
                 self.stage = Stage.FINISH

@@ -11,6 +11,7 @@ from epe.config.model_path import check_model_path, check_planes
 from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
 from epe.config.stage import Stage
 from epe.errors import BadSetting
+from epe.families import FAMILIES
 
 MAX_RANKS = 1024
 TENSOR_DEGREE = "parallelism.model.tensor_parallel_degree"
@@ -24,11 +25,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
         "parallelism.vae.degree",
         lambda s: (s.parallelism.vae.degree or 1) > 1,
         "decoding on several ranks is not yet available; leave it out or write 1",
-    ),
-    (
-        "parallelism.scheduler.max_batch",
-        lambda s: s.parallelism.scheduler.max_batch > 1,
-        "batches of several requests are not yet available; leave it out or write 1",
     ),
     (
         "parallelism.scheduler.balanced_k",
@@ -57,6 +53,7 @@ def check_stage(stage: Stage) -> None:
     _check_ulysses(stage)
     _check_policy(stage)
     _check_widths(stage)
+    _check_batch(stage)
     check_policy_widths(stage)
     _check_requests(stage)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
@@ -134,6 +131,15 @@ def _check_widths(stage: Stage) -> None:
         raise BadSetting(f"{list(widths)} must be sorted, each width once: {right}", path=path)
     if widths[-1] > world:
         raise BadSetting(f"{widths[-1]} is wider than the world of {world} ranks", path=path)
+
+
+def _check_batch(stage: Stage) -> None:
+    if stage.parallelism.scheduler.max_batch > 1 and not stage.family.batches:
+        able = ", ".join(each.name for each in FAMILIES.values() if each.batches)
+        raise BadSetting(
+            f"{stage.factory} draws one request at a time; families that draw several as one are {able}",
+            path="parallelism.scheduler.max_batch",
+        )
 
 
 def _check_requests(stage: Stage) -> None:

@@ -102,36 +102,53 @@ class ThreadDevice:
     def _work(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        while (order := self._orders.get()) is not None:
-            lease, incoming, ending = order
-            outcome = self._outcome(lease, incoming)
+        while (batch := self._next_batch()) is not None:
+            outcomes = self._outcomes(batch)
             self._idle_since_s = time.perf_counter()
-            self._loop.call_soon_threadsafe(_complete, ending, outcome)
+            for (_, _, ending), outcome in zip(batch, outcomes, strict=True):
+                self._loop.call_soon_threadsafe(_complete, ending, outcome)
 
-    def _outcome(self, lease: Lease, incoming: Future[Parcel] | None) -> Outcome:
-        received_s = time.perf_counter()
+    def _next_batch(self) -> list[_Order] | None:
+        """The next lease with all that run with it; None at the end."""
+        batch: list[_Order] = []
+        while not batch or len(batch) < batch[0][0].batch_size:
+            if (order := self._orders.get()) is None:
+                return None
+            batch.append(order)
+        return batch
+
+    def _outcomes(self, batch: list[_Order]) -> list[Outcome]:
+        received_s, leases = time.perf_counter(), [lease for lease, _, _ in batch]
         try:
-            if incoming is not None:
-                self._import(lease, incoming)
+            for lease, incoming, _ in batch:
+                if incoming is not None:
+                    self._import(lease, incoming)
             self.meter.reset()
             begin_s = time.perf_counter()
-            work = run_lease(
-                lease,
+            works = run_lease(
+                leases,
                 adapter=self.adapter,
                 lanes=self.lanes,
                 states=self.states,
                 synchronize=self._synchronize,
             )
         except Exception as error:
-            return Outcome(self._failed(lease, error), fatal=isinstance(error, torch.AcceleratorError))
+            return [Outcome(self._failed(lease, error), fatal=_is_fatal(error)) for lease in leases]
+        gap_s, fetch_s = begin_s - self._idle_since_s, begin_s - received_s
+        return [
+            self._done(lease, work, gap_s=gap_s, fetch_s=fetch_s)
+            for lease, work in zip(leases, works, strict=True)
+        ]
+
+    def _done(self, lease: Lease, work: Work, *, gap_s: float, fetch_s: float) -> Outcome:
         report = LeaseDone(
             seq=lease.seq,
             epoch=lease.epoch,
             rank=self.rank,
             next_step=work.next_step,
             seconds=work.seconds,
-            gap_s=begin_s - self._idle_since_s,
-            fetch_s=begin_s - received_s,
+            gap_s=gap_s,
+            fetch_s=fetch_s,
             peak_bytes=self.meter.peak_bytes(),
         )
         if self.rank != lease.lane.head:
@@ -146,7 +163,8 @@ class ThreadDevice:
 
     def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:
         """Close the lane's exchange, so that its other ranks do not wait for this one. The state from before the lease
-        is whole: where another rank, the fetch or the device is to blame, the request may go on from it."""
+        is whole: where another rank, the fetch, the device or another one of a batch is to blame, the request may go on
+        from it."""
         if lease.lane.width > 1 and lease.stage is Stage.DENOISE:
             self.lanes.drop(lease.lane)
         if isinstance(error, torch.OutOfMemoryError):
@@ -154,11 +172,9 @@ class ThreadDevice:
                 f"the device has no memory for stage {lease.stage}: {error}", stage=lease.stage
             )
         failure = failure_of(error, stage=lease.stage, step=lease.first_step)
-        consequence = isinstance(error, (Gone, TimeoutError, torch.AcceleratorError))
-        if consequence:
-            self.states.break_off(lease.request.id, failure.message)
-        else:
-            self.states.end(lease.request.id, failure.message)
+        consequence = isinstance(error, (Gone, TimeoutError)) or _is_fatal(error)
+        keep = lease.batch_size > 1 or consequence
+        (self.states.stay if keep else self.states.end)(lease.request.id, failure.message)
         return LeaseFailed(
             seq=lease.seq,
             epoch=lease.epoch,
@@ -170,6 +186,11 @@ class ThreadDevice:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _is_fatal(error: Exception) -> bool:
+    """Whether the device is of no more use after this error."""
+    return isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError)
 
 
 def _complete(ending: asyncio.Future[Outcome], outcome: Outcome) -> None:

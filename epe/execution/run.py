@@ -1,17 +1,17 @@
-"""What one lease does on one rank."""
+"""What one lease, or a batch of them, does on one rank."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from epe.execution.states import States
-from epe.messages import Lane, Lease, Stage
-from epe.models.contract import Adapter, State
+from epe.messages import Lane, Lease, Split, Stage
+from epe.models.contract import Adapter, BatchAdapter, State
 from epe.models.finite import check_finite
 from epe.transport.exchange import Exchange, SoloExchange
 
@@ -47,33 +47,43 @@ class Work:
 
 
 def run_lease(
-    lease: Lease, *, adapter: Adapter, lanes: Lanes, states: States, synchronize: Callable[[], None]
-) -> Work:
-    """Run a lease whose state is here. Raises what the task raises."""
-    begin_s = time.perf_counter()
+    batch: Sequence[Lease], *, adapter: Adapter, lanes: Lanes, states: States, synchronize: Callable[[], None]
+) -> list[Work]:
+    """Run a lease whose state is here, or several that are one batch. Raises what the task raises."""
+    begin_s, lease = time.perf_counter(), batch[0]
     match lease.stage:
         case Stage.ENCODE:
             states.put(adapter.encode(lease.request))
             synchronize()
-            return Work(0, time.perf_counter() - begin_s)
+            return [Work(0, time.perf_counter() - begin_s)]
         case Stage.DENOISE:
-            state = states.take(lease.request.id, lease.first_step)
+            current = [states.take(each.request.id, each.first_step) for each in batch]
             exchange = lanes.exchange(lease.lane, seq=lease.seq)
-            state = denoised(lease, state, exchange, adapter=adapter)
+            current = denoised(lease, current, exchange, adapter=adapter)
             synchronize()
             # An exchange that was given up while the device computed leaves whatever was in its buffers.
             exchange.check()
-            states.put(state)
+            for state in current:
+                states.put(state)
             seconds = (time.perf_counter() - begin_s) / lease.num_steps
-            return Work(lease.first_step + lease.num_steps, seconds)
+            return [Work(each.first_step + each.num_steps, seconds) for each in batch]
         case _:
             pixels = adapter.decode(states.take(lease.request.id, lease.first_step))
-            return Work(lease.first_step, time.perf_counter() - begin_s, pixels)
+            return [Work(lease.first_step, time.perf_counter() - begin_s, pixels)]
 
 
-def denoised(lease: Lease, state: State, exchange: Exchange, *, adapter: Adapter) -> State:
-    """The state after the steps of a lease."""
+def denoised(lease: Lease, states: list[State], exchange: Exchange, *, adapter: Adapter) -> list[State]:
+    """The states after the steps of a lease, or of a batch of such leases."""
     for _ in range(lease.num_steps):
-        state = adapter.step(state, exchange, lease.split)
-    check_finite(state)
-    return state
+        states = _stepped(adapter, states, exchange, lease.split)
+    for state in states:
+        check_finite(state)
+    return states
+
+
+def _stepped(adapter: Adapter, states: list[State], exchange: Exchange, split: Split) -> list[State]:
+    if len(states) == 1:
+        return [adapter.step(states[0], exchange, split)]
+    if not isinstance(adapter, BatchAdapter):
+        raise ValueError(f"{adapter.family.name} draws one request at a time, and was given {len(states)}")
+    return adapter.step_together(states, exchange, split)

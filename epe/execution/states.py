@@ -68,13 +68,17 @@ class States:
 
     def end(self, request_id: str, reason: str) -> None:
         """Free a request's state; whoever waits for it hears why it will not come."""
-        with self._lock:
-            self._states.pop(request_id, None)
-        self.break_off(request_id, reason)
+        self._end(request_id, reason, keep=False)
 
-    def break_off(self, request_id: str, reason: str) -> None:
-        """The request gets no further here for now. Its state stays, for whoever goes on from it."""
+    def stay(self, request_id: str, reason: str) -> None:
+        """Keep a request's state, from which it goes on elsewhere; whoever waits for a later one hears why it will
+        not come."""
+        self._end(request_id, reason, keep=True)
+
+    def _end(self, request_id: str, reason: str, *, keep: bool) -> None:
         with self._lock:
+            if not keep:
+                self._states.pop(request_id, None)
             waiting = self._waiting.pop(request_id, [])
             self._ended[request_id] = reason
             while len(self._ended) > self.MAX_ENDED:

@@ -69,8 +69,11 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     """A lane's permission to run `num_steps` steps (or one encode or decode) of a request.
 
     It carries all that decides control flow: every rank of the lane does exactly what it says.
-    Leases that share a rank run in the order of `seq` on it. After one with `checkpoint` the head sends the state
-    that it ends with to the leader.
+    Leases that share a rank run in the order of `seq` on it. Several requests of one size take their steps as one
+    batch: by `batch_size` leases of the same lane and number of steps, of which this is the one at `batch_place`; they
+    follow each other in `seq`, and their ranks run them at once.
+
+    After one with `checkpoint` the head sends the state that it ends with to the leader.
     """
 
     seq: int
@@ -83,6 +86,8 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     split: Split = Split()
     transfers: tuple[Transfer, ...] = ()
     checkpoint: bool = False
+    batch_size: int = 1
+    batch_place: int = 0
 
     @property
     def plane(self) -> tuple[int, ...]:

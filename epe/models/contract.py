@@ -5,8 +5,9 @@ Everything else (leases, lanes, planning, serving) is the same for all families.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -49,3 +50,12 @@ class Adapter(Protocol):
 
     def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
         """The state on this rank's device, with the bits that were exported."""
+
+
+@runtime_checkable
+class BatchAdapter(Adapter, Protocol):
+    """A family that draws several requests as one batch, where its table of families says so."""
+
+    def step_together(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
+        """One denoising step of requests of one size and one number of guidance branches; their steps, schedules,
+        prompts and scales may differ. With one state alone, the bits of `step`."""

@@ -103,7 +103,8 @@ def _files(folder: Path, names: set[str]) -> dict[Path, list[str]]:
     for file, held in _held(folder):
         found[file] = [name for name in held if name in names]
     if missing := names.difference(*found.values()):
-        raise StartFailed(f"{folder} lacks {len(missing)} weights, such as {min(missing)}")
+        others = f" and {len(missing) - 1} other weights" if len(missing) > 1 else ""
+        raise StartFailed(f"{folder} lacks {min(missing)}{others}")
     return found
 
 

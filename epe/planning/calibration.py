@@ -5,7 +5,9 @@ All lanes of a width draw at once, so that what they cost each other is in the f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from typing import Literal
 
 from msgspec import Struct
@@ -16,7 +18,7 @@ from epe.geometry import max_width
 from epe.messages import OutputFormat, Request, Stage
 from epe.planning.cost_set import Size
 from epe.planning.costs import CostTable, Workload
-from epe.planning.view import MAX_LEASES, Assignment, View
+from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View
 from epe.planning.work import cost_key
 
 # Lanes of a request by step; the last one goes on to its end.
@@ -45,7 +47,8 @@ class Program(Struct, frozen=True, kw_only=True):
     """What is measured: each size (height, width in pixels) on each lane width that it may have.
 
     Videos are measured with `num_frames` frames. `guidance_scale` is that of requests which name none (None: the
-    family's), so that what is usual is measured: a step with guidance is another task than one without.
+    family's), so that what is usual is measured: a step with guidance is another task than one without. Steps are
+    measured as batches of `batches` requests too.
     """
 
     family: Family
@@ -55,6 +58,7 @@ class Program(Struct, frozen=True, kw_only=True):
     num_steps: int
     num_frames: int = 1
     guidance_scale: float | None = None
+    batches: tuple[int, ...] = ()
     usual_steps: int = 20
 
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
@@ -63,12 +67,12 @@ class Program(Struct, frozen=True, kw_only=True):
         With `use_kernels` those that are known are drawn in one step, so that no client waits for what a device
         does at its first call.
         """
-        for size in sorted(self.sizes):
+        for size, batch in product(sorted(self.sizes), (1, *self.batches)):
             for width in self._widths(size):
-                if not self._is_known(costs, size, width):
-                    yield self._round(size, width, num_steps=self.num_steps)
+                if not self._is_known(costs, size, width, batch=batch):
+                    yield self._round(size, width, num_steps=self.num_steps, batch=batch)
                 elif use_kernels:
-                    yield replace(self._round(size, width, num_steps=1), measures="nothing")
+                    yield replace(self._round(size, width, num_steps=1, batch=batch), measures="nothing")
         if self.sizes and self.world > 1 and self.family.migratable and not costs.moves.measured:
             yield self._tour(min(self.sizes))
 
@@ -101,15 +105,23 @@ class Program(Struct, frozen=True, kw_only=True):
         tokens = self.family.num_tokens(height=height, width=width, num_frames=self.num_frames)
         return Workload(tokens=tokens, conditions=self.family.num_conditions(self._scale))
 
-    def _is_known(self, costs: CostTable, size: tuple[int, int], width: int) -> bool:
-        tasks = ((Stage.ENCODE, 1), (Stage.DENOISE, width), (Stage.DECODE, 1))
-        return all(cost_key(self._workload(size), *task) in costs.measured for task in tasks)
+    def _is_known(self, costs: CostTable, size: tuple[int, int], width: int, *, batch: int) -> bool:
+        workload = self._workload(size)
+        tasks = ((Stage.ENCODE, 1), (Stage.DECODE, 1)) if batch == 1 else ()
+        keys = [
+            cost_key(workload, Stage.DENOISE, width, batch=batch),
+            *(cost_key(workload, *t) for t in tasks),
+        ]
+        return all(key in costs.measured for key in keys)
 
-    def _round(self, size: tuple[int, int], lane_width: int, *, num_steps: int) -> Round:
+    def _round(self, size: tuple[int, int], lane_width: int, *, num_steps: int, batch: int) -> Round:
         height, width = size
         paths: dict[str, Path] = {
-            f"warmup-{height}x{width}-w{lane_width}-{first}": (tuple(range(first, first + lane_width)),)
+            f"warmup-{height}x{width}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
+                tuple(range(first, first + lane_width)),
+            )
             for first in range(0, self.world - lane_width + 1, lane_width)
+            for place in range(batch)
         }
         requests = tuple(self._request(name, size, num_steps=num_steps) for name in paths)
         return Round(requests=requests, paths=paths)
@@ -150,18 +162,47 @@ def tour(world: int) -> list[int]:
 
 
 class Pinned:
-    """The policy of a round: every request on the lanes of its path, one step a lease, so that each is a sample."""
+    """The policy of a round: every request on the lanes of its path, one step a lease, so that each is a sample.
+
+    Requests of one path are a batch: they take their steps together, once all of them are encoded.
+    """
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self.paths = paths
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
-        plan = []
+        groups: defaultdict[Path, list[TrajectoryView]] = defaultdict(list)
         for trajectory in view.trajectories:
-            path = self.paths[trajectory.request_id]
-            lane = path[min(trajectory.step, len(path) - 1)]
-            ranks = lane if trajectory.stage == "denoise" else lane[:1]
-            if trajectory.num_leases < MAX_LEASES and view.open_ranks.issuperset(ranks):
-                steps = 1 if trajectory.stage == "denoise" else 0
-                plan.append(Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=steps))
+            groups[self.paths[trajectory.request_id]].append(trajectory)
+        open_ranks, plan = set(view.open_ranks), []
+        for path, group in groups.items():
+            for assignment in _pinned(group, path):
+                if open_ranks.issuperset(assignment.ranks):
+                    open_ranks.difference_update(assignment.ranks)
+                    plan.append(assignment)
         return tuple(plan)
+
+
+def _pinned(group: list[TrajectoryView], path: Path) -> Iterator[Assignment]:
+    """What the requests of a path could do next: those that are ready wait for those that are not."""
+    is_whole = not any(t.stage is Stage.ENCODE for t in group)
+    batch = [t for t in group if t.stage is Stage.DENOISE and not t.alone]
+    if is_whole and len(batch) > 1 and all(t.num_leases < MAX_LEASES for t in batch):
+        yield replace(_next(batch[0], path), partners=tuple(t.request_id for t in batch[1:]))
+    for trajectory in group:
+        waits = trajectory in batch and (len(batch) > 1 or not is_whole)
+        if trajectory.num_leases < MAX_LEASES and not waits:
+            yield _next(trajectory, path)
+
+
+def _next(trajectory: TrajectoryView, path: Path) -> Assignment:
+    lane = path[min(trajectory.step, len(path) - 1)]
+    if trajectory.stage is not Stage.DENOISE:
+        return Assignment(request_id=trajectory.request_id, ranks=lane[:1])
+    return Assignment(request_id=trajectory.request_id, ranks=lane, num_steps=1)
+
+
+def batch_sizes(max_batch: int) -> tuple[int, ...]:
+    """The batches that are measured: each twice the one before, and the largest."""
+    doubled = (2**power for power in range(1, max_batch.bit_length()))
+    return tuple(sorted({size for size in (*doubled, max_batch) if 1 < size <= max_batch}))

@@ -16,6 +16,10 @@ from epe.messages import Stage
 from epe.planning.pace import Pace
 from epe.planning.view import TrajectoryView
 
+# A request that could be in time is given up for another one only if it takes so many times as much: half of it may be
+# done already, and an exchange of equals would throw that away.
+WORTH_BREAKING = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -173,8 +177,8 @@ def _fit(grid: Grid, job: Job, *, guarded: bool) -> Kept | None:
 
 
 def _costliest(kept: Sequence[Kept], job: Job) -> Kept | None:
-    """The kept job that would free most, if that is more than what giving up `job` itself would."""
+    """The kept job that would free most, if that is much more than what giving up `job` itself would."""
     costliest = max(kept, key=lambda each: each.job.rank_seconds, default=None)
-    if costliest is None or costliest.job.rank_seconds <= job.rank_seconds:
+    if costliest is None or costliest.job.rank_seconds <= WORTH_BREAKING * job.rank_seconds:
         return None
     return costliest

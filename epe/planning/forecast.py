@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from epe.planning.costs import CostTable
+from epe.messages import Stage
+from epe.planning.costs import CostTable, Workload
 from epe.planning.view import TrajectoryView, View
 from epe.planning.work import remaining_s
 
@@ -38,9 +39,14 @@ def predicted_finish_s(view: View, request_id: str, widths: tuple[int, ...]) -> 
             break
     share = max(1, len(view.ranks) // max(1, len(view.trajectories)))
     fair = [width for width in widths if width <= share] or [min(widths)]
+    # Of thousands that wait, most are alike.
+    known: dict[tuple[Workload, Stage, int], tuple[int, float]] = {}
     jobs = []
     for trajectory in ahead:
-        width = fastest_width(view.costs, trajectory, tuple(fair))
-        jobs.append((width, remaining_s(view.costs, trajectory, width)))
+        alike = (trajectory.workload, trajectory.stage, trajectory.num_steps - trajectory.step)
+        if alike not in known:
+            width = fastest_width(view.costs, trajectory, tuple(fair))
+            known[alike] = (width, remaining_s(view.costs, trajectory, width))
+        jobs.append(known[alike])
     finishes = play([max(rank.free_s, view.now_s) for rank in view.ranks], jobs)
     return finishes[-1] if finishes else view.now_s

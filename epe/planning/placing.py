@@ -117,7 +117,8 @@ class Placing:
         lane are now expected to be free before."""
         if not trajectory.num_leases or not trajectory.lane:
             return trajectory.ready_s
-        return min(trajectory.ready_s, max(self._until_s[rank] for rank in trajectory.lane))
+        ends_s = [self._until_s[rank] for rank in trajectory.lane if rank in self._until_s]
+        return min(trajectory.ready_s, max(ends_s, default=trajectory.ready_s))
 
     def _task_ranks(self, trajectory: TrajectoryView, lane: Lane) -> Lane:
         """The ranks of a lane that the next task takes: those that are free first."""

@@ -44,9 +44,13 @@ class _Sharer:
         pace = paces.of(trajectory)
         steps = trajectory.stage is Stage.DENOISE
         self.options = settings.options(trajectory, pace) if steps else (1,)
-        self.left_s = {width: pace.remaining_s(trajectory, width) for width in (*pace.widths, *self.options)}
+        # The one rank of an encode may be fewer than its steps can have.
+        widths = pace.widths if trajectory.stage is Stage.ENCODE else (*pace.widths, *self.options)
+        self.left_s = {width: pace.remaining_s(trajectory, width) for width in widths}
         self.fastest = min(pace.widths, key=lambda width: (self.left_s[width], width))
-        self.lane = len(trajectory.lane) if steps else 0
+        lane = len(trajectory.lane) if steps else 0
+        # The one rank of its encode is no lane that its steps could keep, where one rank is not allowed.
+        self.lane = lane if lane in self.options else 0
         control_s = settings.resize_control_cost_s + settings.resize_hysteresis_s
         self.move_s = control_s + costs.migration_s(trajectory.workload.state_bytes) if self.lane else 0.0
         # An encode runs on one rank, but the steps after it need not.

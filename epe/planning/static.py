@@ -40,13 +40,17 @@ class StaticDp:
         self.pulse_steps = pulse_steps
 
     def plan(self, view: View) -> tuple[Assignment, ...]:
-        owned = {t.lane[0] for t in view.trajectories if t.lane}
+        here = {rank.rank for rank in view.ranks}
+        # One whose rank is lost finds another.
+        homes = {t.request_id: t.lane[0] for t in view.trajectories if here.issuperset(t.lane) and t.lane}
+        owned = set(homes.values())
         free = [rank.rank for rank in view.ranks if rank.num_leases == 0 and rank.rank not in owned]
         open_ranks, plan = set(view.open_ranks), []
         for trajectory in by_arrival(view):
-            if trajectory.num_leases >= MAX_LEASES or not (trajectory.lane or free):
+            home = homes.get(trajectory.request_id)
+            if trajectory.num_leases >= MAX_LEASES or (home is None and not free):
                 continue
-            rank = trajectory.lane[0] if trajectory.lane else free.pop(0)
+            rank = free.pop(0) if home is None else home
             if rank in open_ranks:
                 open_ranks.remove(rank)
                 plan.append(_assignment(view, trajectory, (rank,), self.pulse_s, self.pulse_steps))

@@ -25,7 +25,8 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
 
     `stage` and `step` are what comes next; `lane` is its last lane (empty before the first one), `holders`
     the ranks that will hold its state, `ready_s` when the leases that it has will have ended (in the past if
-    it has none), `served_s` when its last lease ended.
+    it has none), `served_s` when its last lease ended. Requests of one `shape` and workload can be a batch, unless
+    one has to be drawn `alone`.
     """
 
     request_id: str
@@ -42,6 +43,8 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     lane: tuple[int, ...]
     holders: tuple[int, ...]
     num_leases: int
+    shape: tuple[int, ...] = ()
+    alone: bool = False
 
     def has_come(self, now_s: float) -> bool:
         """False only where the simulator shows what is still to come."""
@@ -83,11 +86,13 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """One lease to be: the next stage of a request (for denoising, `num_steps` of it) on `ranks`."""
+    """One lease to be: the next stage of a request (for denoising, `num_steps` of it) on `ranks`; `partners` are
+    requests that take these steps with it, as one batch."""
 
     request_id: str
     ranks: tuple[int, ...]
     num_steps: int = 0
+    partners: tuple[str, ...] = ()
 
 
 class Policy(Protocol):
@@ -127,7 +132,21 @@ def fault_among(
             return f"request {assignment.request_id!r}: {fault}"
         taken.update(assignment.ranks)
         seen.add(assignment.request_id)
+        for name in assignment.partners:
+            partner = trajectories.get(name)
+            if partner is None or name in seen or not _may_join(partner, trajectory, assignment.num_steps):
+                return f"request {name!r} cannot be a partner of {assignment.request_id!r}"
+            seen.add(name)
     return None
+
+
+def _may_join(partner: TrajectoryView, leader: TrajectoryView, num_steps: int) -> bool:
+    both = (partner, leader)
+    return (
+        (partner.shape, partner.workload) == (leader.shape, leader.workload)
+        and all(t.stage is Stage.DENOISE and not t.alone and t.num_leases < MAX_LEASES for t in both)
+        and partner.step + num_steps <= partner.num_steps
+    )
 
 
 def _form_fault(assignment: object) -> str | None:
@@ -141,6 +160,10 @@ def _form_fault(assignment: object) -> str | None:
         return f"request {name!r}: ranks: {ranks!r} is not a tuple of whole numbers"
     if not isinstance(num_steps, int):
         return f"request {name!r}: num_steps: {num_steps!r} is not a whole number"
+    if not isinstance(partners := assignment.partners, tuple) or not all(
+        isinstance(p, str) for p in partners
+    ):
+        return f"request {name!r}: partners: {partners!r} is not a tuple of strings"
     return None
 
 

@@ -9,11 +9,16 @@ from epe.planning.costs import Basis, CostKey, CostTable, Workload
 from epe.planning.view import TrajectoryView
 
 
-def cost_key(workload: Workload, stage: Stage, width: int) -> CostKey:
+def cost_key(workload: Workload, stage: Stage, width: int, *, batch: int = 1) -> CostKey:
     """The key under which a task of this workload is measured (pixels know no guidance)."""
     conditions = workload.conditions if stage in (Stage.ENCODE, Stage.DENOISE) else 1
     return CostKey(
-        stage=stage, tokens=workload.tokens, width=width, conditions=conditions, model=workload.model
+        stage=stage,
+        tokens=workload.tokens,
+        width=width,
+        batch=batch,
+        conditions=conditions,
+        model=workload.model,
     )
 
 

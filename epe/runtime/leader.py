@@ -26,7 +26,7 @@ from epe.config.stage import Stage, VideoCodec
 from epe.errors import Gone
 from epe.media import encode_file, media_type
 from epe.messages import Artifact, Decoded
-from epe.planning.calibration import Program
+from epe.planning.calibration import Program, batch_sizes
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic
 from epe.planning.policies import elastic_settings, make_policy
@@ -140,6 +140,7 @@ def _planner(
         widths=widths,
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
         num_planes=stage.num_planes,
+        max_batch=scheduler.max_batch,
         correct_costs=scheduler.online_calibration,
         survives=survives,
         checkpoints=survives and stage.service.checkpoint_mb > 0,
@@ -172,5 +173,6 @@ def _warm_up(stage: Stage) -> Program:
         num_steps=scheduler.warmup_steps,
         num_frames=stage.factory_args.num_frames,
         guidance_scale=stage.factory_args.guidance_scale,
+        batches=batch_sizes(scheduler.max_batch),
         usual_steps=stage.factory_args.num_steps,
     )

@@ -35,8 +35,7 @@ class Books:
         self.costs = costs
         self.correct_costs = correct_costs
         self.ledger = Ledger(len(machine.free_s))
-        widths = tuple(range(1, len(machine.free_s) + 1))
-        self.arrivals = {each.request.id: _with_barred(each, costs, widths) for each in arrivals}
+        self.arrivals = {each.request.id: _with_barred(each, costs, machine) for each in arrivals}
         self.trajectories: dict[str, Trajectory] = {}
         self.waiting = Backlog()
         self.records: list[Record] = []
@@ -159,11 +158,11 @@ class Books:
         )
 
 
-def _with_barred(arrival: Arrival, costs: CostTable, widths: tuple[int, ...]) -> Arrival:
+def _with_barred(arrival: Arrival, costs: CostTable, machine: Machine) -> Arrival:
     """The arrival as the planner would take it: without the widths that do not fit into memory."""
     if costs.memory.limit_bytes is None:
         return arrival
-    return replace(arrival, workload=with_barred(costs, arrival.workload, widths))
+    return replace(arrival, workload=with_barred(costs, arrival.workload, machine.widths(arrival.workload)))
 
 
 def _trajectory(arrival: Arrival) -> Trajectory:

@@ -20,6 +20,7 @@ from epe.transport.link import Parcel
 
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
+_Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
 
 
 class Meeting:
@@ -69,8 +70,9 @@ class SimulatedWorld:
     def meeting(self, lease: Lease) -> Meeting:
         return self.meetings.setdefault(lease.seq, Meeting())
 
-    async def work(self, lease: Lease, rank: int) -> float:
-        """Wait for the whole lane, then for as long as the lease takes; returns its seconds."""
+    async def work(self, batch: list[Lease], rank: int) -> float:
+        """Wait for the whole lane, then for as long as a lease, or the batch of it, takes; returns the seconds."""
+        lease = batch[0]
         meeting = self.meeting(lease)
         meeting.arrived.add(rank)
         if meeting.arrived == set(lease.lane.ranks) and not meeting.begun.done():
@@ -80,7 +82,7 @@ class SimulatedWorld:
         own_s = seconds * (1 + self.random.uniform(0, self.jitter / 100))
         await meeting.until(asyncio.ensure_future(asyncio.sleep(own_s)))
         if rank == lease.lane.head:
-            self.visits.append((begin_s, begin_s + seconds, lease))
+            self.visits += [(begin_s, begin_s + seconds, each) for each in batch]
         return seconds
 
     def _varied(self, jitter: float) -> float:
@@ -96,7 +98,8 @@ class SimulatedDevice:
         self.steps: dict[str, int] = {}
         self.ended: set[str] = set()
         self._waiting: list[tuple[str, int, float, asyncio.Future[Parcel]]] = []
-        self._last: asyncio.Future[Outcome] | None = None
+        self._gathered: list[_Order] = []
+        self._last: asyncio.Future[None] | None = None
         self._at: Lease | None = None
         self._abandoned: set[Lane] = set()
         self.is_dead = False
@@ -104,8 +107,12 @@ class SimulatedDevice:
     def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
         # A rank that let a request go may be given it again: whoever asks from now on waits for the new state.
         self.ended.discard(lease.request.id)
-        self._last = asyncio.ensure_future(self._run(lease, incoming, self._last))
-        return self._last
+        ending: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._gathered.append((lease, incoming, ending))
+        if len(self._gathered) == lease.batch_size:
+            self._last = asyncio.ensure_future(self._run(self._gathered, self._last))
+            self._gathered = []
+        return ending
 
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
         loop = asyncio.get_running_loop()
@@ -136,21 +143,23 @@ class SimulatedDevice:
             self.ended.add(request_id)
         self._serve()
 
-    async def _run(
-        self, lease: Lease, incoming: Future[Parcel] | None, earlier: asyncio.Future[Outcome] | None
-    ) -> Outcome:
+    async def _run(self, batch: list[_Order], earlier: asyncio.Future[None] | None) -> None:
         if earlier is not None:
             await earlier
-        self._at = lease
+        leases = [lease for lease, _, _ in batch]
+        self._at = leases[0]
         try:
-            if incoming is not None:
-                await self._import(lease, incoming)
-            seconds = await self._compute(lease)
+            for lease, incoming, _ in batch:
+                if incoming is not None:
+                    await self._import(lease, incoming)
+            seconds = await self._compute(leases)
         except EpeError as error:
-            return Outcome(self._failed(lease, error))
-        finally:
-            self._at = None
-        return self._outcome(lease, seconds)
+            outcomes = [Outcome(self._failed(lease, error, leases[0])) for lease in leases]
+        else:
+            outcomes = [self._outcome(lease, seconds) for lease in leases]
+        self._at = None
+        for (_, _, ending), outcome in zip(batch, outcomes, strict=True):
+            ending.set_result(outcome)
 
     def _outcome(self, lease: Lease, seconds: float) -> Outcome:
         state = None
@@ -163,7 +172,17 @@ class SimulatedDevice:
         parcel = await asyncio.wrap_future(incoming)
         self._put(lease.request.id, parcel.message.step)
 
-    async def _compute(self, lease: Lease) -> float:
+    async def _compute(self, batch: list[Lease]) -> float:
+        for lease in batch:
+            self._check(lease)
+        first = batch[0]
+        seconds = await self.world.work(batch, self.rank)
+        if first.stage is not Stage.DECODE:
+            for lease in batch:
+                self._put(lease.request.id, lease.first_step + lease.num_steps)
+        return seconds / max(1, first.num_steps)
+
+    def _check(self, lease: Lease) -> None:
         if error := self.world.fault(lease, self.rank):
             raise error
         if self.is_dead or lease.lane in self._abandoned:
@@ -173,10 +192,6 @@ class SimulatedDevice:
             raise Gone(
                 f"lease {lease.seq} starts at step {lease.first_step}, but rank {self.rank} holds {held}"
             )
-        seconds = await self.world.work(lease, self.rank)
-        if lease.stage is not Stage.DECODE:
-            self._put(lease.request.id, lease.first_step + lease.num_steps)
-        return seconds / max(1, lease.num_steps)
 
     def _put(self, request_id: str, step: int) -> None:
         self.steps[request_id] = step
@@ -204,15 +219,14 @@ class SimulatedDevice:
             seq=lease.seq, epoch=lease.epoch, rank=self.rank, next_step=next_step, seconds=seconds
         )
 
-    def _failed(self, lease: Lease, error: EpeError) -> LeaseFailed:
-        self.world.meeting(lease).break_up(f"rank {self.rank} left the lane of lease {lease.seq}")
+    def _failed(self, lease: Lease, error: EpeError, first: Lease) -> LeaseFailed:
+        self.world.meeting(first).break_up(f"rank {self.rank} left the lane of lease {lease.seq}")
         consequence = isinstance(error, Gone)
-        if consequence:
-            # The state from before the lease is whole: the request may go on from it.
-            self.ended.add(lease.request.id)
-            self._serve()
-        else:
-            self.drop((lease.request.id,))
+        if lease.batch_size == 1 and not consequence:
+            self.steps.pop(lease.request.id, None)
+        # Else the state from before the lease is whole: the request may go on from it.
+        self.ended.add(lease.request.id)
+        self._serve()
         return LeaseFailed(
             seq=lease.seq,
             epoch=lease.epoch,

@@ -39,6 +39,7 @@ def lease_seconds(lease: Lease) -> float:
             return 0.01
         case Stage.DENOISE:
             work = STEP_S * tokens * family("zimage").num_conditions(request.guidance_scale)
+            work *= 1 + 0.25 * (lease.batch_size - 1)
             return lease.num_steps * (work / lease.lane.width**0.9 + 1e-3)
         case _:
             return 0.02 + 1e-5 * tokens
@@ -69,6 +70,7 @@ class Cluster:
     keeper: Callable[[], Keeper] | None = None
     recorder: Callable[[], Recorder] | None = None
     limits: Limits = field(default_factory=Limits)
+    max_batch: int = 1
     fault: Fault = lambda lease, rank: None
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
@@ -146,7 +148,11 @@ class Cluster:
     def check_lanes(self) -> None:
         """No rank was in two lanes at once."""
         for rank in range(self.world_size):
-            visits = sorted((b, e) for b, e, lease in self.world.visits if rank in lease.lane.ranks)
+            visits = sorted(
+                (begin_s, end_s)
+                for begin_s, end_s, lease in self.world.visits
+                if rank in lease.lane.ranks and lease.batch_place == 0
+            )
             for (_, end), (begin, _) in itertools.pairwise(visits):
                 # Virtual time rings a timer up to this much early.
                 assert begin >= end - 1e-7
@@ -171,6 +177,7 @@ class Cluster:
             limits=self.limits,
             survives=self.survives,
             checkpoints=self.checkpoints,
+            max_batch=self.max_batch,
         )
         return Planner(
             settings,

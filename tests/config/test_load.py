@@ -183,7 +183,6 @@ def test_a_key_of_videos_is_an_error_for_a_family_that_draws_pictures(stage_with
     ("path", "value"),
     [
         ("parallelism.vae.degree", 2),
-        ("parallelism.scheduler.max_batch", 2),
         ("parallelism.scheduler.balanced_k", False),
         ("numerics", "fast"),
         ("terminal", False),
@@ -242,6 +241,17 @@ def test_more_planes_than_the_checkpoint_has_heads_are_refused_before_anything_s
     error = refusal(settings)
     assert error.path == "parallelism.model.tensor_parallel_degree"
     assert "4 planes cannot share the 3 heads of this model; possible are 1 to 3" in str(error)
+
+
+def test_a_family_that_draws_one_request_at_a_time_refuses_batches(settings):
+    settings["parallelism"]["scheduler"]["max_batch"] = 4
+    assert build_stage(settings, env={}).parallelism.scheduler.max_batch == 4
+    settings["factory"] = "flux1"
+    error = refusal(settings)
+    assert error.path == "parallelism.scheduler.max_batch"
+    assert "flux1 draws one request at a time; families that draw several as one are zimage, wan" in str(
+        error
+    )
 
 
 def test_a_family_without_planes_names_those_that_have_them(settings):

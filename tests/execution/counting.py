@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -20,12 +20,13 @@ def request(name: str = "a", *, steps: int = 4) -> Request:
 
 
 class CountingAdapter:
-    """Implements `Adapter`. `before_step` may raise or change nothing."""
+    """Implements `BatchAdapter`. `before_step` may raise or change nothing; `batches` says who stepped together."""
 
     family = family("zimage")
 
     def __init__(self, before_step: Hook = lambda state: None) -> None:
         self.before_step = before_step
+        self.batches: list[tuple[str, ...]] = []
 
     def encode(self, request: Request) -> State:
         return State(request=request, step=0, tensors={"latents": torch.zeros(2)})
@@ -34,6 +35,10 @@ class CountingAdapter:
         self.before_step(state)
         latents = state.tensors["latents"] + 1
         return State(request=state.request, step=state.step + 1, tensors={"latents": latents})
+
+    def step_together(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
+        self.batches.append(tuple(state.request.id for state in states))
+        return [self.step(state, exchange, split) for state in states]
 
     def decode(self, state: State) -> np.ndarray:
         return np.full((1, 2, 2, 3), int(state.tensors["latents"][0]), dtype=np.uint8)

@@ -129,3 +129,67 @@ async def test_a_dropped_request_leaves_nothing(device):
     assert len(device.states) == 0
     report = (await device.submit(lease(2, Stage.DENOISE, num_steps=1), None)).report
     assert report.consequence
+
+
+def batch(seq: int, *names: str, first_step: int = 0, num_steps: int = 2) -> list[Lease]:
+    """Leases that run together."""
+    return [
+        msgspec.structs.replace(
+            lease(seq + place, Stage.DENOISE, first_step=first_step, num_steps=num_steps, name=name),
+            batch_size=len(names),
+            batch_place=place,
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+async def test_a_batch_waits_for_all_of_its_leases_and_takes_their_steps_at_once(device):
+    for seq, name in enumerate("abc"):
+        await device.submit(lease(seq, Stage.ENCODE, name=name), None)
+    first, second, third = batch(3, "a", "b", "c")
+    early = [device.submit(first, None), device.submit(second, None)]
+    await asyncio.sleep(0.05)
+    assert not any(ending.done() for ending in early)
+    reports = [outcome.report for outcome in await asyncio.gather(*early, device.submit(third, None))]
+    assert [(report.seq, report.next_step) for report in reports] == [(3, 2), (4, 2), (5, 2)]
+    assert len({report.seconds for report in reports}) == 1
+    assert device.adapter.batches == [("a", "b", "c")] * 2
+    # It goes on, and one of them alone.
+    (alone,) = batch(6, "b", first_step=2, num_steps=1)
+    assert (await device.submit(alone, None)).report.next_step == 3
+    assert device.adapter.batches == [("a", "b", "c")] * 2
+
+
+async def test_a_batch_that_fails_keeps_the_states_from_which_each_goes_on_alone():
+    def fails_for_b(state):
+        if state.request.id == "b" and state.step == 1:
+            raise ValueError("b is broken")
+
+    device = ThreadDevice(CountingAdapter(fails_for_b), SoloLanes(), rank=0, device=torch.device("cpu"))
+    for seq, name in enumerate("ab"):
+        await device.submit(lease(seq, Stage.ENCODE, name=name), None)
+    behind = lease(4, Stage.DENOISE, first_step=2, num_steps=1)
+    waiting = device.export("a", 2)
+    await asyncio.sleep(0)
+    endings = [device.submit(each, None) for each in (*batch(2, "a", "b"), behind)]
+    reports = [outcome.report for outcome in await asyncio.gather(*endings)]
+    assert all(isinstance(report, LeaseFailed) for report in reports)
+    assert [report.consequence for report in reports] == [False, False, True]
+    with pytest.raises(Gone, match="b is broken"):
+        await waiting
+    retry = lease(5, Stage.DENOISE, num_steps=2)
+    assert (await device.submit(retry, None)).report.next_step == 2
+    failed = (await device.submit(msgspec.structs.replace(retry, seq=6, request=request("b")), None)).report
+    assert failed.failure.message.endswith("b is broken")
+    device.close()
+
+
+async def test_an_adapter_that_draws_one_at_a_time_refuses_a_batch(device):
+    class OneByOne(CountingAdapter):
+        step_together = None
+
+    device.adapter = OneByOne()
+    for seq, name in enumerate("ab"):
+        await device.submit(lease(seq, Stage.ENCODE, name=name), None)
+    outcomes = await asyncio.gather(*(device.submit(each, None) for each in batch(2, "a", "b")))
+    assert "draws one request at a time" in outcomes[0].report.failure.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,24 @@ def test_a_short_request_is_not_kept_waiting_by_those_that_have_time():
     short = trajectory("short", stage=Stage.ENCODE, num_steps=4, holders=(), deadline_s=0.9)
     plan = Elastic(ElasticSettings(widths=(1, 2, 4))).plan(view(*large, short, costs=CostTable(measured)))
     assert [assignment.request_id for assignment in plan] == ["short"]
+
+
+@pytest.mark.parametrize(("steps_left", "served"), [(14, "large"), (30, "small")])
+def test_who_could_be_in_time_is_given_up_only_for_one_that_takes_much_less(steps_left, served):
+    """Half-done requests were thrown over for others of the same size, again and again."""
+    step_s = 1e-4 * 1024 / 4**0.9
+    large = trajectory(
+        "large",
+        step=60 - steps_left,
+        num_steps=60,
+        lane=(0, 1, 2, 3),
+        holders=(0, 1, 2, 3),
+        deadline_s=(steps_left + 0.5) * step_s + 0.01024,
+    )
+    # Its deadline is a little later, and there is no time for both.
+    small = trajectory("small", num_steps=10, holders=(), deadline_s=large.deadline_s + step_s)
+    plan = Elastic(ElasticSettings(widths=(1, 2, 4))).plan(view(large, small))
+    assert max(plan, key=lambda assignment: len(assignment.ranks)).request_id == served
 
 
 def test_what_is_still_to_come_is_given_no_ranks():

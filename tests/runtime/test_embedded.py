@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from epe import EmbeddedDiffusionRuntime
 from epe.errors import BadRequest, BadSetting, Gone
-from epe.messages import OutputFormat
+from epe.messages import OutputFormat, Stage
+from epe.planning.costs import CostKey
 
 
 def stage(model_path, *, ranks: int = 1) -> dict:
@@ -122,6 +123,47 @@ async def test_an_orderly_end_is_not_called_a_failure(tiny_zimage):
             await runtime.generate("a cube")
     phases = [line["phase"] for line in lines if line["event"] == "service.changed_phase"]
     assert phases == ["warming", "running", "draining"]
+
+
+async def test_requests_of_one_size_are_drawn_as_batches_and_each_as_it_is_alone(tiny_zimage):
+    settings = stage(tiny_zimage)
+    settings["parallelism"]["scheduler"] |= {"max_batch": 4, "online_calibration": False}
+    async with EmbeddedDiffusionRuntime.from_stage(settings) as runtime:
+        sizes = batches_of(runtime)
+        let_batches_pay(runtime)
+        wanted = [{"seed": s, "num_steps": 6 + s, "guidance_scale": 3.0 + s} for s in range(4)]
+        together = await asyncio.gather(*(runtime.generate("a ball", **each) for each in wanted))
+        assert max(sizes) == 4
+        sizes.clear()
+        for each, result in zip(wanted, together, strict=True):
+            alone = np.asarray((await runtime.generate("a ball", **each)).pixels).astype(int)
+            # Latents differ in their last bits, and so a value may be rounded to its neighbour.
+            assert abs(alone - np.asarray(result.pixels)).max() <= 1
+            assert alone.std() > 10
+        assert sizes == []
+
+
+def batches_of(runtime) -> list[int]:
+    """How many requests stepped together, each time that several did."""
+    sizes: list[int] = []
+    adapter = runtime._rank._device.adapter
+    step_together = adapter.step_together
+
+    def counted(states, exchange, split):
+        if len(states) > 1:
+            sizes.append(len(states))
+        return step_together(states, exchange, split)
+
+    adapter.step_together = counted
+    return sizes
+
+
+def let_batches_pay(runtime) -> None:
+    """Costs of which the plan follows, instead of measured ones."""
+    costs = runtime._leader.planner.costs
+    for size in (1, 2, 3, 4):
+        key = CostKey(stage=Stage.DENOISE, tokens=64, batch=size, conditions=2)
+        costs.enter(key, 0.02 * (1 + 0.1 * (size - 1)))
 
 
 async def test_what_one_request_asks_for_does_not_reach_the_next(runtime):

@@ -9,7 +9,7 @@ from epe.planning.cost_set import CostSet, MoveCost, TaskCost
 from epe.simulator.engine import simulate
 from epe.simulator.outcome import Outcome
 from epe.simulator.policies import policy_of
-from tests.simulator.scenes import Lanes, OneRank, arrival, machine
+from tests.simulator.scenes import LARGE, SMALL, Lanes, OneRank, arrival, machine
 
 
 def run(costs: CostSet, policy: object, *, name: str = "mine") -> Outcome:
@@ -54,8 +54,15 @@ def test_no_lane_is_planned_that_has_not_the_memory():
 
 
 @pytest.mark.parametrize("name", ["elastic", "throughput", "latency", "slo", "fair"])
-def test_a_request_is_encoded_and_decoded_where_no_step_may_run_on_one_rank(name: str):
-    policy = policy_of(name, widths=(2, 4), world_size=4)
-    outcome = run(machine(), policy, name=name)
-    assert outcome.records[0].end == "finished"
-    assert {len(each.ranks) for each in outcome.work if each.stage == "denoise"} <= {2, 4}
+@pytest.mark.parametrize("widths", [(2, 4), (4,)])
+@pytest.mark.parametrize("deadline_s", [None, 30.0])
+def test_requests_are_drawn_where_no_step_may_run_on_one_rank(name: str, widths: tuple, deadline_s):
+    arrivals = [
+        arrival(f"q{index}", 1.5 * index, size=(SMALL, LARGE)[index % 2], deadline_s=deadline_s)
+        for index in range(8)
+    ]
+    policy = policy_of(name, widths=widths, world_size=4)
+    costs = machine().table({each.workload for each in arrivals}, world_size=4)
+    outcome = simulate(arrivals, policy=policy, name=name, costs=costs, world_size=4)
+    assert [record.end for record in outcome.records] == ["finished"] * 8
+    assert {len(each.ranks) for each in outcome.work if each.stage == "denoise"} <= set(widths)

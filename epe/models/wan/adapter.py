@@ -118,25 +118,24 @@ class WanAdapter:
 
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        request = state.request
-        if state.step >= request.num_steps:
-            raise ValueError(f"request {request.id} has only {request.num_steps} steps")
-        scheduler = resume(self._schedule(request.num_steps, request.flow_shift), state)
-        timestep = scheduler.timesteps[state.step]
-        latents = state.tensors[LATENTS]
-        branches = {name: state.tensors[name] for name in BRANCHES if name in state.tensors}
-        forward = partial(self._predict, latents=latents, timestep=timestep)
-        with torch.inference_mode(), self._tensor.over(exchange, split) as plane:
-            predictions = predict_apart(forward, list(branches.values()), exchange=plane, split=split)
-            velocity = lead_away(predictions, scale=request.guidance_scale)
-        with torch.no_grad():
-            (latents,) = scheduler.step(velocity, timestep, latents, return_dict=False)
-        return State(
-            request=request,
-            step=state.step + 1,
-            tensors={LATENTS: latents, **branches, **history_tensors(scheduler)},
-            scalars=history_scalars(scheduler),
+        return self.step_together([state], exchange, split)[0]
+
+    def step_together(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
+        """One step of requests of equal size as one batch; with one alone, the bits of `step`."""
+        schedulers = [self._resumed(state) for state in states]
+        forward = partial(
+            self._predict,
+            latents=torch.cat([state.tensors[LATENTS] for state in states]),
+            timesteps=[s.timesteps[state.step] for s, state in zip(schedulers, states, strict=True)],
         )
+        names = [name for name in BRANCHES if name in states[0].tensors]
+        branches = [torch.cat([state.tensors[name] for state in states]) for name in names]
+        with torch.inference_mode(), self._tensor.over(exchange, split) as plane:
+            predictions = predict_apart(forward, branches, exchange=plane, split=split)
+        return [
+            _stepped(state, scheduler, [each[place : place + 1] for each in predictions])
+            for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
+        ]
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
@@ -151,6 +150,12 @@ class WanAdapter:
     def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
         """The state on this rank's device, with the bits that were exported."""
         return unpack_state(request, header, tensors, device=self._device)
+
+    def _resumed(self, state: State) -> UniPCMultistepScheduler:
+        """Raises `ValueError` when all steps are done."""
+        if state.step >= state.request.num_steps:
+            raise ValueError(f"request {state.request.id} has only {state.request.num_steps} steps")
+        return resume(self._schedule(state.request.num_steps, state.request.flow_shift), state)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
         num_tokens = len(self.pipeline.tokenizer(prompt_clean(text)).input_ids)
@@ -175,19 +180,34 @@ class WanAdapter:
         exchange: Exchange,
         *,
         latents: torch.Tensor,
-        timestep: torch.Tensor,
+        timesteps: list[torch.Tensor],
     ) -> list[torch.Tensor]:
-        """The prediction of one branch over the lane, in the shape of the latents."""
+        """The prediction of one branch over the lane, in the shape of the latents of all requests."""
         (embeds,) = branches
         transformer = self.pipeline.transformer
         with self._sharding.over(exchange):
             (prediction,) = transformer(
                 hidden_states=latents.to(transformer.dtype),
-                timestep=timestep.expand(1),
+                timestep=torch.stack(timesteps),
                 encoder_hidden_states=embeds,
                 return_dict=False,
             )
         return [prediction]
+
+
+def _stepped(state: State, scheduler: UniPCMultistepScheduler, predictions: list[torch.Tensor]) -> State:
+    """The state after a step in the direction of its branches' predictions, each in the shape of its latents."""
+    timestep = scheduler.timesteps[state.step]
+    with torch.no_grad():
+        velocity = lead_away(predictions, scale=state.request.guidance_scale)
+        (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
+    branches = {name: state.tensors[name] for name in BRANCHES if name in state.tensors}
+    return State(
+        request=state.request,
+        step=state.step + 1,
+        tensors={LATENTS: latents, **branches, **history_tensors(scheduler)},
+        scalars=history_scalars(scheduler),
+    )
 
 
 def _check(pipeline: WanPipeline, model_path: Path) -> None:

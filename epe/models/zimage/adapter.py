@@ -119,17 +119,24 @@ class ZImageAdapter:
 
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        request = state.request
-        scheduler = at_step(self._schedule(request.num_steps, request.height, request.width), state)
-        timestep = scheduler.timesteps[state.step]
-        forward = partial(self._predict, latents=state.tensors[LATENTS], timestep=timestep)
-        branches = [state.tensors[name] for name in BRANCHES if name in state.tensors]
+        return self.step_together([state], exchange, split)[0]
+
+    def step_together(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
+        """One step of requests of equal size as one batch; with one alone, the bits of `step`."""
+        schedulers = [at_step(self._schedule_of(state.request), state) for state in states]
+        forward = partial(
+            self._predict,
+            latents=torch.cat([state.tensors[LATENTS] for state in states]),
+            timesteps=[s.timesteps[state.step] for s, state in zip(schedulers, states, strict=True)],
+        )
+        names = [name for name in BRANCHES if name in states[0].tensors]
+        branches = [[state.tensors[name] for state in states] for name in names]
         with torch.inference_mode(), self._tensor.over(exchange, split) as plane:
             predictions = self._predict_branches(forward, branches, exchange=plane, split=split)
-            velocity = -_guide(predictions, scale=request.guidance_scale)
-        with torch.no_grad():
-            (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
-        return State(request=request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+        return [
+            _stepped(state, scheduler, [each[place] for each in predictions])
+            for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
+        ]
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -167,6 +174,9 @@ class ZImageAdapter:
             torch.Generator("cpu").manual_seed(request.seed),
         )
 
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(request.num_steps, request.height, request.width)
+
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""
         scheduler = type(self.pipeline.scheduler).from_config(self.pipeline.scheduler.config)
@@ -184,18 +194,32 @@ class ZImageAdapter:
 
     def _predict(
         self,
-        branches: Sequence[torch.Tensor],
+        branches: Sequence[list[torch.Tensor]],
         exchange: Exchange,
         *,
         latents: torch.Tensor,
-        timestep: torch.Tensor,
+        timesteps: list[torch.Tensor],
     ) -> list[torch.Tensor]:
-        """One (channels, 1, height, width) prediction for each branch, as one batch over the lane."""
+        """(requests, channels, 1, height, width) for each branch, which has a prompt of each request, as one batch
+        over the lane."""
         transformer = self.pipeline.transformer
         inputs = latents.to(transformer.dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
-        time = ((1000 - timestep.expand(1)) / 1000).repeat(len(branches))
+        time = ((1000 - torch.stack(timesteps)) / 1000).repeat(len(branches))
+        prompts = [prompt for branch in branches for prompt in branch]
         with self._sharding.over(exchange):
-            return transformer(list(inputs.unbind(dim=0)), time, list(branches), return_dict=False)[0]
+            predicted = transformer(list(inputs.unbind(dim=0)), time, prompts, return_dict=False)[0]
+        return list(torch.stack(predicted).split(len(timesteps)))
+
+
+def _stepped(
+    state: State, scheduler: FlowMatchEulerDiscreteScheduler, predictions: list[torch.Tensor]
+) -> State:
+    """The state after a step in the direction of its branches' predictions, (channels, 1, height, width) each."""
+    timestep = scheduler.timesteps[state.step]
+    with torch.no_grad():
+        velocity = -_guide(predictions, scale=state.request.guidance_scale)
+        (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
+    return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
 
 
 def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:

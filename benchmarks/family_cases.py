@@ -30,9 +30,9 @@ def alone(context: RankContext, setting: Setting, case: Case) -> Line | None:
     pipeline = factory.pipeline(weights)
     adapter = place.adapter_around(factory.pipeline(weights))
     even, odd = (place.request(size, num_steps=TIMED_STEPS) for size in (0, 1))
-    expected = draw(pipeline, even, family=place.family, pixels=True)
+    expected = draw(pipeline, even, pixels=True)
     state = advance(adapter, adapter.encode(even))
-    expected_odd = draw(pipeline, odd, family=place.family)
+    expected_odd = draw(pipeline, odd)
     state_odd = advance(adapter, adapter.encode(odd))
     return {
         "num_parameters": sum(weight.numel() for weight in weights.values()),
@@ -82,7 +82,7 @@ def _step_times(place: Place, pipeline: Any, adapter: Adapter, request: Request)
     ours, theirs = [], []
     for _ in range(ROUNDS):
         clock = Clock(place.device)
-        draw(pipeline, request, family=place.family, watcher=clock.lap)
+        draw(pipeline, request, watcher=clock.lap)
         theirs += clock.laps_s[1:]
         clock = Clock(place.device)
         advance(adapter, adapter.encode(request), clock=clock)

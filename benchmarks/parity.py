@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
-from benchmarks.parity_table import Cell, Row, render
+from benchmarks.parity_table import Cell, Found, Line, Row, render
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES, Family
 from epe.messages import Request, Split
 from epe.models.catalog import make_tiny
 from tests.models.on_ranks import Loading, Turn, draw
-from tests.oracle import draw as draw_with_diffusers
-from tests.oracle import load_oracle
-from tests.world import RankContext, World
+from tests.oracle import latents_of, load_oracle
+from tests.world import World
 
 NUM_RANKS = 8
 WIDTHS = (1, 2, 3, 4, 8)
@@ -38,7 +38,7 @@ DTYPES = ("float32", "bfloat16")
 NUM_STEPS = 3
 # Its rows are shared by the ranks in every family; the short one's stay whole on each where text may.
 LONG, SHORT = "a green dog in the city " * 25, "a cat on a red chair"
-NUM_TEXT_ROWS = (512, 170)
+NUM_TEXT_ROWS = (512, 330)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +74,33 @@ class Subject:
 def rows(family: Family) -> Iterator[Row]:
     """What the family offers, and therefore what is proven of it."""
     degrees = (1, 2) if "cfg" in family.axes else (1,)
-    planes = (1, 2) if "tp" in family.axes else (1,)
-    for dtype, size, method, cfg, tp in product(DTYPES, (0, 1), METHODS, degrees, planes):
+    for dtype, size, method, cfg, tp in product(DTYPES, (0, 1), METHODS, degrees, _planes(family)):
         yield Row(dtype=dtype, size=size, method=method, cfg=cfg, tp=tp)
 
 
-def measure(world: World, subject: Subject) -> dict[Row, dict[int, Cell]]:
-    """Largest differences by row and width."""
+def measure(world: World, subject: Subject) -> Found:
+    """All differences of a family."""
     expected: dict[tuple[str, int], np.ndarray] = {}
     for dtype in DTYPES:
         oracle = load_oracle(subject.checkpoint, dtype=getattr(torch, dtype))
         for size in (0, 1):
-            drawn = draw_with_diffusers(oracle, subject.request(size), family=subject.family)
-            expected[dtype, size] = drawn.latents.float().numpy()
-    table: dict[Row, dict[int, Cell]] = {}
+            expected[dtype, size] = latents_of(oracle, subject.request(size)).float().numpy()
+    lines = []
     for row in rows(subject.family):
         widths = [width for width in WIDTHS if width * row.tp <= NUM_RANKS]
-        table[row] = {
-            width: _cell(world, subject, row, width, expected[row.dtype, row.size]) for width in widths
-        }
-        print(subject.family.name, row, table[row], flush=True)
-    return table
+        cells = {width: _cell(world, subject, row, width, expected[row.dtype, row.size]) for width in widths}
+        lines.append(Line(row, cells))
+        print(subject.family.name, row, *(f"{width}: {cell}" for width, cell in cells.items()), flush=True)
+    return Found(
+        family=subject.family.name,
+        tokens=(subject.num_tokens(0), subject.num_tokens(1)),
+        coarseness=max(_largest(expected[DTYPES[1], size], expected[DTYPES[0], size]) for size in (0, 1)),
+        lines=lines,
+        moves={
+            f"{method}, TP {tp}": measure_moves(world, subject, method=method, tp=tp)
+            for method, tp in product(METHODS, _planes(subject.family))
+        },
+    )
 
 
 def measure_moves(world: World, subject: Subject, *, method: str, tp: int) -> Cell:
@@ -105,7 +111,7 @@ def measure_moves(world: World, subject: Subject, *, method: str, tp: int) -> Ce
     moving: list[Turn] = [(_lane(width, tp), Split(cp=width, tp=tp), 1) for width in widths]
     staying: list[Turn] = [(_lane(1, tp), Split(tp=tp), len(widths))]
     moved, stayed = (_drawn(world, subject, row, request, turns) for turns in (moving, staying))
-    return Cell.between(moved[0], stayed[0], agreed=_agree(moved))
+    return Cell(_largest(moved[0], stayed[0]), agreed=_agree(moved))
 
 
 def _cell(world: World, subject: Subject, row: Row, width: int, expected: np.ndarray) -> Cell:
@@ -113,7 +119,7 @@ def _cell(world: World, subject: Subject, row: Row, width: int, expected: np.nda
     split = Split(cfg=2, cp=width // 2, tp=row.tp) if halves else Split(cp=width, tp=row.tp)
     turns: list[Turn] = [(_lane(width, row.tp), split, NUM_STEPS)]
     drawn = _drawn(world, subject, row, subject.request(row.size), turns)
-    return Cell.between(drawn[0], expected, agreed=_agree(drawn))
+    return Cell(_largest(drawn[0], expected), agreed=_agree(drawn))
 
 
 def _drawn(world: World, subject: Subject, row: Row, request: Request, turns: list[Turn]) -> list[np.ndarray]:
@@ -137,13 +143,16 @@ def _lane(width: int, tp: int) -> tuple[int, ...]:
     return tuple(first + place for first in range(0, plane * tp, plane) for place in range(width))
 
 
+def _planes(family: Family) -> tuple[int, ...]:
+    return (1, 2) if "tp" in family.axes else (1,)
+
+
+def _largest(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one.astype(np.float64) - other).max())
+
+
 def _agree(drawn: list[np.ndarray]) -> bool:
     return all(np.array_equal(latents, drawn[0]) for latents in drawn)
-
-
-def forget(context: RankContext) -> None:
-    """Let a family's adapters go."""
-    context.kept.clear()
 
 
 def main() -> None:
@@ -152,29 +161,32 @@ def main() -> None:
     )
     parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--kept", type=Path, help="folder of what was found; a family in it is not measured again"
+    )
     arguments = parser.parse_args()
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    tables: dict[str, dict[Row, dict[int, Cell]]] = {}
-    moves: dict[str, dict[str, Cell]] = {}
-    tokens: dict[str, tuple[int, int]] = {}
-    world = World(NUM_RANKS)
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.families:
-            subject = Subject(FAMILIES[name], Path(folder) / name)
-            make_tiny(name, subject.checkpoint)
-            tables[name] = measure(world, subject)
-            planes = (1, 2) if "tp" in subject.family.axes else (1,)
-            moves[name] = {
-                f"{method}, TP {tp}": measure_moves(world, subject, method=method, tp=tp)
-                for method, tp in product(METHODS, planes)
-            }
-            tokens[name] = (subject.num_tokens(0), subject.num_tokens(1))
-            world.run(forget)
-    world.close()
-    text = render(tables, moves, tokens, about=_about())
+        kept = arguments.kept or Path(folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        found = [_found(FAMILIES[name], Path(folder), kept / f"{name}.json") for name in arguments.families]
+    text = render(found, about=_about())
     print(text)
     if arguments.output:
         arguments.output.write_text(text)
+
+
+def _found(family: Family, folder: Path, file: Path) -> Found:
+    if file.exists():
+        return msgspec.json.decode(file.read_bytes(), type=Found)
+    subject = Subject(family, folder / family.name)
+    make_tiny(family.name, subject.checkpoint)
+    # A world of its own for each family: ranks keep every adapter that they load.
+    world = World(NUM_RANKS)
+    found = measure(world, subject)
+    world.close()
+    file.write_bytes(msgspec.json.encode(found))
+    return found
 
 
 def _about() -> str:

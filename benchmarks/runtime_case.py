@@ -9,7 +9,7 @@ from benchmarks.place import Case, Place, Setting
 from benchmarks.real_sizes import MODELS
 from epe.messages import Request
 from epe.models.catalog import make_tiny
-from tests.oracle import draw, load_oracle
+from tests.oracle import load_oracle, pixels_of
 from tests.runtime.on_ranks import draw_together
 from tests.world import RankContext
 
@@ -29,7 +29,7 @@ def runtime(context: RankContext, setting: Setting, case: Case) -> Line | None:
     if drawn is None:
         return None
     oracle = load_oracle(checkpoint, device=str(place.device), dtype=place.dtype)
-    expected = [draw(oracle, request, family=place.family, pixels=True).pixels for request in requests]
+    expected = [pixels_of(oracle, request) for request in requests]
     differences = [pixel_difference(*pair) for pair in zip(drawn, expected, strict=True)]
     return {"num_requests": NUM_REQUESTS, "pixel_difference": max(differences)}
 

@@ -27,7 +27,7 @@ def write(lines: Sequence[Line], *, effort: Effort, page: Path) -> None:
         _head(lines, compared["slo_attainment"], effort),
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
-        _losses(compared),
+        _losses(found, compared, effort),
         _latencies(found, compared["slo_attainment"], effort),
         _everybody(found, effort),
         *plots,
@@ -107,7 +107,7 @@ def _cell_row(each: Compared, *, attains: bool) -> list[str]:
     return [*row, percent(each.clairvoyant), percent(each.bound)] if attains else row
 
 
-def _losses(compared: dict[str, list[Compared]]) -> str:
+def _losses(found: Lines, compared: dict[str, list[Compared]], effort: Effort) -> str:
     """Every cell where the mean is below, worst first."""
     below = [
         (each, what) for field, what in FIELDS.items() for each in compared[field] if each.difference < 0
@@ -122,12 +122,20 @@ def _losses(compared: dict[str, list[Compared]]) -> str:
             points(each.difference),
             each.best_name,
             "chance" if each.within_or_above else "more than chance",
-            REASONS.get(each.cell, "not found yet"),
+            _classes(found, each, effort),
+            REASONS.get((each.cell, what), "-"),
         ]
         for each, what in below
     ]
-    head = ["cell", "what", "points", "to", "explained by", "reason"]
+    head = ["cell", "what", "points", "to", "explained by", "in time by class: elastic / best", "reason"]
     return "## Where it loses\n\n" + table(head, rows)
+
+
+def _classes(found: Lines, each: Compared, effort: Effort) -> str:
+    """Who pays for whom."""
+    best = next(entrant for entrant in effort.baselines(each.cell) if entrant.name == each.best_name)
+    ours, theirs = found.classes(each.cell, OURS), found.classes(each.cell, best)
+    return ", ".join(f"{name} {percent(ours[name])} / {percent(theirs[name])}" for name in ours)
 
 
 def _latencies(found: Lines, compared: Sequence[Compared], effort: Effort) -> str:

@@ -11,7 +11,7 @@ from scheduling_entrants import CLAIRVOYANT, OURS, Entrant
 from scheduling_runs import Line
 
 from epe.simulator.bounds import Bound
-from epe.simulator.metrics import Metrics, interval
+from epe.simulator.metrics import Metrics, interval, mean_classes
 
 # What is asked for: shares of one, and points of a hundred.
 WITHIN_OR_ABOVE = 0.95
@@ -40,6 +40,11 @@ class Lines:
     def values(self, cell: str, entrant: Entrant, field: str) -> dict[int, float]:
         """A field of the metrics by seed."""
         return {seed: float(getattr(_metrics(line), field)) for seed, line in self.of(cell, entrant).items()}
+
+    def classes(self, cell: str, entrant: Entrant) -> dict[str, float]:
+        """The share in time of each class of requests, the mean over the seeds."""
+        means = mean_classes([line.classes for line in self.of(cell, entrant).values()])
+        return {name: each.slo_attainment for name, each in means.items()}
 
     def bound(self, cell: str) -> float | None:
         """The mean over the seeds of what nobody can pass."""

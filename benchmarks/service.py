@@ -22,7 +22,6 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: every rank has one core at most
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from overhead import NUM_STEPS, Cost, measure_overhead
 from rpc import measure_links
 from served import Served
 
@@ -56,12 +55,6 @@ def spread(values: Iterable[float], *, scale: float = 1.0, digits: int = 2) -> s
     return f"{middle:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
 
 
-def quartiles(values: list[float]) -> str:
-    """`median (middle half of the rounds)`."""
-    first, middle, last = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} ({first:.3f} to {last:.3f})"
-
-
 def ratios(ours: Iterable[float], theirs: Iterable[float]) -> list[float]:
     """One of each round."""
     return [a / b for a, b in zip(ours, theirs, strict=True)]
@@ -70,30 +63,6 @@ def ratios(ours: Iterable[float], theirs: Iterable[float]) -> list[float]:
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [" | ".join(cells) for cells in (head, ("---",) * len(head), *rows)]
     return "\n".join(f"| {line} |" for line in lines)
-
-
-async def overhead_section(checkpoint: Path, *, num_rounds: int) -> str:
-    rows = []
-    for degree, name in ((1, "both branches as one batch, as diffusers"), (2, "each branch alone (default)")):
-        # Large pictures need fewer rounds for the same time.
-        for side, rounds in ((256, 6 * num_rounds), (512, 2 * num_rounds)):
-            ours, theirs = await measure_overhead(
-                checkpoint, side=side, cfg_parallel_degree=degree, num_rounds=rounds
-            )
-            rows.append((name, f"{side}x{side}", *overhead_cells(ours, theirs)))
-    head = ("guidance", "size", "EPE s", "diffusers s", "ratio of seconds", "ratio of processor seconds")
-    return (
-        "## Overhead of `epe generate` on one rank\n\n"
-        f"One picture of {NUM_STEPS} steps: prompt to pixels through the embedded runtime (planner, worker, "
-        "device thread), against a bare call of `ZImagePipeline` in the same process. Ratios: median and the "
-        "middle half of the rounds. Target: at most 1.03.\n\n" + table(head, rows)
-    )
-
-
-def overhead_cells(ours: list[Cost], theirs: list[Cost]) -> tuple[str, ...]:
-    wall = [[cost.wall_s for cost in side] for side in (ours, theirs)]
-    cpu = [[cost.cpu_s for cost in side] for side in (ours, theirs)]
-    return (*map(spread, wall), quartiles(ratios(*wall)), quartiles(ratios(*cpu)))
 
 
 async def gap_section(queued: Served, unqueued: Served, *, num_rounds: int) -> str:
@@ -186,7 +155,7 @@ def link_section() -> str:
 
 
 async def sections(checkpoint: Path, folder: Path, *, num_rounds: int) -> list[str]:
-    found = [await overhead_section(checkpoint, num_rounds=num_rounds)]
+    found: list[str] = []
     services: dict[str, Served] = {}
     try:
         for policy in (*POLICIES, UNQUEUED):
@@ -217,10 +186,6 @@ def document(found: list[str], remarks: str) -> str:
 
 REMARKS = """## What these figures say, and what they do not
 
-- Like for like, with both guidance branches as one batch, EPE's way takes no longer than the pipeline's own. By
-  default each branch runs alone, so that a lane may share them out without changing a bit; on one rank these are two
-  forward passes instead of one. In a model as small as this one the calls themselves cost more than the arithmetic
-  of a small picture, so there the default takes longer; with larger pictures the difference goes.
 - Four ranks share two cores, and other work ran beside them. A lane of four ranks waits for the operating system at
   every exchange, so `static_cp` looks worse and `static_dp` better than with a device for each rank: what the
   policies gain on GPUs cannot be read from this page. Where all lanes together are as fast as their narrowest form,
@@ -241,7 +206,7 @@ def main() -> None:
         checkpoint = Path(name) / "zimage"
         make_tiny("zimage", checkpoint)
         found = asyncio.run(sections(checkpoint, Path(name), num_rounds=options.rounds))
-    found.insert(2, link_section())
+    found.insert(1, link_section())
     page = document(found, REMARKS)
     print(page)
     if options.output:

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from diffusers import DiffusionPipeline
 
-from epe.families import Family
+from epe.families import FAMILIES, Family
 from epe.messages import Request
 from epe.models.checkpoint import quiet_progress
+
+_FAMILIES = {family.pipeline: family for family in FAMILIES.values()}
 
 # Hears of every step that is done.
 Watcher = Callable[[], None]
@@ -39,10 +41,21 @@ def load_oracle(checkpoint: Path, *, device: str = "cpu", dtype: torch.dtype = t
     return pipeline
 
 
-def draw(
-    pipeline: Any, request: Request, *, family: Family, pixels: bool = False, watcher: Watcher = lambda: None
-) -> Drawn:
-    """What the pipeline draws for a request."""
+def latents_of(pipeline: Any, request: Request) -> torch.Tensor:
+    """The final latents that the pipeline draws for a request, as the transformer has them."""
+    return draw(pipeline, request).latents
+
+
+def pixels_of(pipeline: Any, request: Request) -> np.ndarray:
+    """The picture or video that the pipeline draws for a request: uint8, (frames, height, width, 3)."""
+    pixels = draw(pipeline, request, pixels=True).pixels
+    assert pixels is not None
+    return pixels
+
+
+def draw(pipeline: Any, request: Request, *, pixels: bool = False, watcher: Watcher = lambda: None) -> Drawn:
+    """What the pipeline draws for a request; `watcher` is called after each step."""
+    family = _FAMILIES[type(pipeline).__name__]
     seen: list[torch.Tensor] = []
 
     def note(pipeline: Any, step: int, timestep: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -13,7 +13,7 @@ from epe.config.load import build_stage
 from epe.config.request import resolve_request
 from epe.messages import OutputFormat, Request
 from epe.models.catalog import make_tiny
-from tests.oracle import draw, load_oracle
+from tests.oracle import load_oracle, pixels_of
 from tests.runtime.on_ranks import draw_together
 from tests.world import World
 
@@ -60,5 +60,5 @@ def test_eight_requests_at_once_are_each_what_the_pipeline_draws(
     # Z-Image's pipeline has both branches as one batch, this stage each alone: the last bits of a value may differ.
     largest = 1 if family.name == "zimage" else 0
     for request, pixels in zip(requests, drawn, strict=True):
-        expected = draw(oracle, request, family=family, pixels=True).pixels
+        expected = pixels_of(oracle, request)
         assert np.abs(pixels.astype(int) - expected).max() <= largest, request.id

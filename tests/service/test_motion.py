@@ -12,7 +12,8 @@ import torch
 from epe.messages import OutputFormat, Request, Split, Stage
 from epe.models.zimage.adapter import load
 from tests.models.planes import Planes
-from tests.models.zimage.drawing import LONG, SHORT, make_request, solo
+from tests.models.trajectories import solo
+from tests.models.zimage.drawing import LONG, SHORT, make_request
 from tests.service.conftest import Drawn as Oracle
 from tests.service.restless import Drawn, Moved, draw_moving, lane_of
 from tests.world import World

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers import DiffusionPipeline
 
 from epe.messages import Request
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from tests.models.trajectories import WIDTHS
+from tests.oracle import latents_of, load_oracle, pixels_of
 
 FAMILIES = ("flux1", "flux2-klein")
 CPU = torch.device("cpu")
@@ -50,12 +50,7 @@ class Subject:
     @cached_property
     def pipeline(self) -> Any:
         """Diffusers' own pipeline, never touched by us."""
-        torch.set_num_threads(1)
-        pipeline = DiffusionPipeline.from_pretrained(
-            self.checkpoint, dtype=torch.float32, local_files_only=True
-        )
-        pipeline.set_progress_bar_config(disable=True)
-        return pipeline
+        return load_oracle(self.checkpoint)
 
     def request(self, **changes: Any) -> Request:
         """Guided in the family's own way."""
@@ -72,28 +67,9 @@ class Subject:
         return Request(**(fields | changes))
 
     def latents(self, request: Request) -> torch.Tensor:
-        """The final latents, packed as the transformer has them, that diffusers' pipeline draws."""
-        seen: list[torch.Tensor] = []
-
-        def note(pipeline: Any, step: int, timestep: Any, tensors: dict[str, torch.Tensor]) -> Any:
-            seen.append(tensors["latents"])
-            return tensors
-
-        self._call(request, output_type="latent", callback_on_step_end=note)
-        return seen[-1]
+        """The final latents that diffusers' pipeline draws."""
+        return latents_of(self.pipeline, request)
 
     def picture(self, request: Request) -> np.ndarray:
-        """(height, width, 3), as diffusers' pipeline draws it."""
-        return np.asarray(self._call(request, output_type="pil")[0])
-
-    def _call(self, request: Request, **options: Any) -> Any:
-        return self.pipeline(
-            prompt=request.prompt,
-            height=request.height,
-            width=request.width,
-            num_inference_steps=request.num_steps,
-            guidance_scale=request.guidance_scale,
-            max_sequence_length=request.max_sequence_length,
-            generator=torch.Generator("cpu").manual_seed(request.seed),
-            **options,
-        ).images
+        """(1, height, width, 3), as diffusers' pipeline draws it."""
+        return pixels_of(self.pipeline, request)

@@ -9,6 +9,7 @@ from diffusers import QwenImagePipeline
 from epe.models.qwen_image.adapter import QwenImageAdapter, load
 from epe.models.qwen_image.tiny import make_tiny
 from tests.models.trajectories import WIDTHS
+from tests.oracle import load_oracle
 
 CPU = torch.device("cpu")
 
@@ -24,9 +25,7 @@ def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pipeline(tiny_qwen_image: Path) -> QwenImagePipeline:
     """Diffusers' own pipeline, never touched by us: the oracle."""
-    torch.set_num_threads(1)
-    pipeline = QwenImagePipeline.from_pretrained(tiny_qwen_image, dtype=torch.float32, local_files_only=True)
-    pipeline.set_progress_bar_config(disable=True)
+    pipeline: QwenImagePipeline = load_oracle(tiny_qwen_image)
     return pipeline
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import torch
-from diffusers import QwenImagePipeline
-
 from epe.messages import Request
 
 SHORT = "a cat"
@@ -32,19 +28,3 @@ def make_request(**changes: Any) -> Request:
         "seed": 11,
     }
     return Request(**(fields | changes))
-
-
-def reference(pipeline: QwenImagePipeline, request: Request, *, output_type: str) -> Any:
-    """What diffusers' pipeline draws for a request: latents, or the picture as an array (height, width, 3)."""
-    images = pipeline(
-        prompt=request.prompt,
-        negative_prompt=request.negative_prompt,
-        height=request.height,
-        width=request.width,
-        num_inference_steps=request.num_steps,
-        true_cfg_scale=request.guidance_scale,
-        max_sequence_length=request.max_sequence_length,
-        generator=torch.Generator("cpu").manual_seed(request.seed),
-        output_type=output_type,
-    ).images
-    return images if output_type == "latent" else np.asarray(images[0])

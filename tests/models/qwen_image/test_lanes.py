@@ -8,8 +8,9 @@ from diffusers import QwenImagePipeline
 
 from epe.messages import Split
 from epe.models.qwen_image.adapter import QwenImageAdapter
-from tests.models.qwen_image.drawing import LARGE, LONGEST, PROMPTS, SHORT, SIZES, make_request, reference
+from tests.models.qwen_image.drawing import LARGE, LONGEST, PROMPTS, SHORT, SIZES, make_request
 from tests.models.trajectories import drawn_by_lane, drawn_with_moves, same, solo
+from tests.oracle import latents_of
 
 SPLITS = [Split(cp=2), Split(cp=3), Split(cp=4), Split(cfg=2, cp=1), Split(cfg=2, cp=2)]
 
@@ -28,7 +29,7 @@ def test_every_lane_gives_the_pipelines_bits(
     request = make_request(
         prompt=prompts[0], negative_prompt=prompts[1], height=size[0], width=size[1], num_steps=2
     )
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     for split in SPLITS:
         drawn = drawn_by_lane(adapters if mode == "agkv" else ulysses, request, split)
         assert all(torch.equal(latents, expected) for latents in drawn), split
@@ -39,7 +40,7 @@ def test_a_large_picture_with_a_long_prompt_has_the_pipelines_bits(
     split: Split, adapters: list[QwenImageAdapter], pipeline: QwenImagePipeline
 ) -> None:
     request = make_request(prompt=LONGEST, height=LARGE[0], width=LARGE[1], num_steps=2)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(adapters, request, split))
 
 
@@ -48,7 +49,7 @@ def test_without_guidance_every_width_gives_the_pipelines_bits(
     width: int, adapters: list[QwenImageAdapter], pipeline: QwenImagePipeline
 ) -> None:
     request = make_request(guidance_scale=0.0, prompt=LONGEST)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(d, expected) for d in drawn_by_lane(adapters, request, Split(cp=width)))
 
 

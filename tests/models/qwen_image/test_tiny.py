@@ -4,26 +4,8 @@ from pathlib import Path
 
 from diffusers import QwenImagePipeline
 
-from epe.models.qwen_image.tiny import make_tiny
 
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
-
-
-def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(
-    tiny_qwen_image: Path, tmp_path: Path
-) -> None:
-    make_tiny(tmp_path / "again")
-    make_tiny(tmp_path / "other", seed=1)
-    assert _files(tmp_path / "again") == _files(tiny_qwen_image)
-    assert _files(tmp_path / "other") != _files(tiny_qwen_image)
-
-
-def test_it_is_small_and_has_the_shape_of_the_real_one(
-    tiny_qwen_image: Path, pipeline: QwenImagePipeline
-) -> None:
-    assert sum(map(len, _files(tiny_qwen_image).values())) < 12e6
+def test_it_has_the_shape_of_the_real_one(tiny_qwen_image: Path, pipeline: QwenImagePipeline) -> None:
     assert len(pipeline.transformer.transformer_blocks) >= 4
     assert pipeline.vae_scale_factor == 8
 

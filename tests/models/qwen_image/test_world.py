@@ -10,7 +10,8 @@ from diffusers import QwenImagePipeline
 
 from epe.messages import Split
 from tests.models.on_ranks import Loading, Turn, draw
-from tests.models.qwen_image.drawing import LONGEST, make_request, reference
+from tests.models.qwen_image.drawing import LONGEST, make_request
+from tests.oracle import latents_of
 from tests.world import World
 
 pytestmark = pytest.mark.world
@@ -31,5 +32,5 @@ def test_a_request_that_moves_between_lanes_over_gloo_at_every_boundary_keeps_th
 ) -> None:
     request = make_request(num_steps=len(MOVES), prompt=LONGEST)
     drawn = world.run(draw, str(tiny_qwen_image), request, MOVES, Loading(attention_mode=mode))
-    expected = reference(pipeline, request, output_type="latent").numpy()
+    expected = latents_of(pipeline, request).numpy()
     assert all(np.array_equal(drawn[rank], expected) for rank in MOVES[-1][0])

@@ -9,6 +9,7 @@ from diffusers import WanPipeline
 from epe.models.wan.adapter import WanAdapter, load
 from epe.models.wan.tiny import make_tiny
 from tests.models.trajectories import WIDTHS
+from tests.oracle import load_oracle
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +23,7 @@ def tiny_wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pipeline(tiny_wan: Path) -> WanPipeline:
     """Diffusers' own pipeline, never touched by us: the oracle."""
-    torch.set_num_threads(1)
-    pipeline = WanPipeline.from_pretrained(tiny_wan, dtype=torch.float32, local_files_only=True)
-    pipeline.set_progress_bar_config(disable=True)
+    pipeline: WanPipeline = load_oracle(tiny_wan)
     return pipeline
 
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import torch
-from diffusers import WanPipeline
-
 from epe.messages import OutputFormat, Request
 
 SHORT = "a cat"
@@ -34,20 +30,3 @@ def make_request(**changes: Any) -> Request:
 
 def of_size(size: tuple[int, int, int], **changes: Any) -> Request:
     return make_request(height=size[0], width=size[1], num_frames=size[2], **changes)
-
-
-def reference(pipeline: WanPipeline, request: Request, *, output_type: str) -> Any:
-    """What diffusers' pipeline draws for a request: latents, or the video as an array (frames, height, width, 3)."""
-    frames = pipeline(
-        prompt=request.prompt,
-        negative_prompt=request.negative_prompt,
-        height=request.height,
-        width=request.width,
-        num_frames=request.num_frames,
-        num_inference_steps=request.num_steps,
-        guidance_scale=request.guidance_scale,
-        max_sequence_length=request.max_sequence_length,
-        generator=torch.Generator("cpu").manual_seed(request.seed),
-        output_type=output_type,
-    ).frames
-    return frames if output_type == "latent" else np.stack([np.asarray(frame) for frame in frames[0]])

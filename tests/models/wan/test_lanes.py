@@ -13,7 +13,8 @@ from epe.messages import Split
 from epe.models.wan.adapter import WanAdapter
 from tests.lanes import on_lane
 from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
-from tests.models.wan.drawing import LONG, SIZES, make_request, of_size, reference
+from tests.models.wan.drawing import LONG, SIZES, make_request, of_size
+from tests.oracle import latents_of, pixels_of
 
 SPLITS = [Split(cp=2), Split(cp=3), Split(cp=4), Split(cfg=2, cp=1), Split(cfg=2, cp=2)]
 
@@ -24,7 +25,7 @@ def test_every_lane_gives_the_pipelines_bits(
     size: tuple[int, int, int], split: Split, adapters: list[WanAdapter], pipeline: WanPipeline
 ) -> None:
     request = of_size(size, num_steps=3)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(adapters, request, split))
 
 
@@ -34,7 +35,7 @@ def test_sharing_heads_gives_the_pipelines_bits(
     size: tuple[int, int, int], split: Split, ulysses: list[WanAdapter], pipeline: WanPipeline
 ) -> None:
     request = of_size(size, num_steps=3)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(ulysses, request, split))
 
 
@@ -43,7 +44,7 @@ def test_text_of_any_length_gives_equal_bits_at_every_width(
     length: int, adapters: list[WanAdapter], pipeline: WanPipeline
 ) -> None:
     request = make_request(max_sequence_length=length, num_steps=2)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     for split in (Split(cp=2), Split(cp=3)):
         assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(adapters, request, split))
 
@@ -53,7 +54,7 @@ def test_without_guidance_every_width_gives_the_pipelines_bits(
     width: int, adapters: list[WanAdapter], pipeline: WanPipeline
 ) -> None:
     request = make_request(guidance_scale=0.0, prompt=LONG)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(d, expected) for d in drawn_by_lane(adapters, request, Split(cp=width)))
 
 
@@ -72,7 +73,7 @@ def test_a_video_has_the_same_frames_at_every_width(
     adapters: list[WanAdapter], pipeline: WanPipeline
 ) -> None:
     request = of_size((64, 80, 9), num_steps=2)
-    expected = reference(pipeline, request, output_type="pil")
+    expected = pixels_of(pipeline, request)
     assert expected.shape == (9, 64, 80, 3)
     for split in (Split(), *SPLITS):
 

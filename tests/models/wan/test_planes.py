@@ -12,7 +12,8 @@ from epe.messages import Split
 from epe.models.catalog import load_adapter
 from epe.parallel import Plane
 from tests.models.planes import SPLITS, TOLERANCE, Planes
-from tests.models.wan.drawing import SIZES, make_request, of_size, reference
+from tests.models.wan.drawing import SIZES, make_request, of_size
+from tests.oracle import latents_of
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_planes_draw_the_pipelines_latents_with_equal_bits_at_every_width(
 ) -> None:
     request = of_size(size, num_steps=3)
     drawn = [latents for split in SPLITS[degree] for latents in planes.draw(request, split)]
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(latents, drawn[0]) for latents in drawn)
     assert (drawn[0] - expected).abs().max() < TOLERANCE
 

@@ -8,14 +8,13 @@ from diffusers import ZImagePipeline
 
 from epe.models.zimage.adapter import ZImageAdapter, load
 from tests.models.zimage.drawing import WIDTHS
+from tests.oracle import load_oracle
 
 
 @pytest.fixture(scope="session")
 def pipeline(tiny_zimage: Path) -> ZImagePipeline:
     """Diffusers' own pipeline, never touched by us: the oracle."""
-    torch.set_num_threads(1)
-    pipeline = ZImagePipeline.from_pretrained(tiny_zimage, dtype=torch.float32, local_files_only=True)
-    pipeline.set_progress_bar_config(disable=True)
+    pipeline: ZImagePipeline = load_oracle(tiny_zimage)
     return pipeline
 
 

@@ -13,7 +13,9 @@ from epe.messages import Request, Split
 from epe.models.contract import State
 from epe.models.zimage.adapter import ZImageAdapter
 from tests.lanes import on_lane
-from tests.models.zimage.drawing import PROMPTS, SIZES, drawn_by_lane, make_request, reference, solo
+from tests.models.trajectories import drawn_by_lane, solo
+from tests.models.zimage.drawing import PROMPTS, SIZES, make_request
+from tests.oracle import latents_of
 
 SPLITS = [Split(cp=2), Split(cp=3), Split(cp=4), Split(cfg=2, cp=1), Split(cfg=2, cp=2)]
 
@@ -31,7 +33,7 @@ def test_branches_together_give_the_pipelines_bits_at_every_width(
     request = make_request(
         prompt=prompts[0], negative_prompt=prompts[1], height=size[0], width=size[1], num_steps=2
     )
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(together, request, Split(cp=width)))
 
 
@@ -42,7 +44,7 @@ def test_ranks_that_share_heads_give_the_pipelines_bits_at_every_width(
 ) -> None:
     # Three heads: uneven on two ranks, one each on three, two teams of two on four.
     request = make_request(height=size[0], width=size[1], num_steps=2)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(drawn, expected) for drawn in drawn_by_lane(by_heads, request, Split(cp=width)))
 
 
@@ -61,7 +63,7 @@ def test_without_guidance_every_width_gives_the_pipelines_bits(
     width: int, together: list[ZImageAdapter], apart: list[ZImageAdapter], pipeline: ZImagePipeline
 ) -> None:
     request = make_request(guidance_scale=0.0)
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     for adapters in (together, apart):
         assert all(torch.equal(d, expected) for d in drawn_by_lane(adapters, request, Split(cp=width)))
 

@@ -14,7 +14,8 @@ from epe.models.catalog import load_adapter
 from epe.parallel import Plane
 from epe.transport.exchange import SoloExchange
 from tests.models.planes import SPLITS, TOLERANCE, Planes
-from tests.models.zimage.drawing import SIZES, make_request, reference
+from tests.models.zimage.drawing import SIZES, make_request
+from tests.oracle import latents_of
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_planes_draw_the_pipelines_latents_with_equal_bits_at_every_width(
     # Three heads: uneven on two planes, one each on three.
     request = make_request(height=size[0], width=size[1])
     drawn = [latents for split in SPLITS[degree] for latents in apart.draw(request, split)]
-    expected = reference(pipeline, request, output_type="latent")
+    expected = latents_of(pipeline, request)
     assert all(torch.equal(latents, drawn[0]) for latents in drawn)
     assert (drawn[0] - expected).abs().max() < TOLERANCE
 
@@ -48,7 +49,7 @@ def test_branches_as_one_batch_have_equal_bits_at_every_width_of_a_plane(
     request = make_request()
     drawn = [d for split in (Split(tp=2), Split(tp=2, cp=2)) for d in planes.draw(request, split)]
     assert all(torch.equal(latents, drawn[0]) for latents in drawn)
-    assert (drawn[0] - reference(pipeline, request, output_type="latent")).abs().max() < TOLERANCE
+    assert (drawn[0] - latents_of(pipeline, request)).abs().max() < TOLERANCE
 
 
 def test_a_request_that_moves_over_all_planes_at_every_boundary_keeps_its_bits(apart: Planes) -> None:

@@ -11,7 +11,9 @@ from diffusers import ZImagePipeline
 from epe.messages import Request, Split
 from epe.models.zimage.adapter import ZImageAdapter
 from tests.models.on_ranks import Loading, Turn, draw
-from tests.models.zimage.drawing import LONG, SHORT, make_request, reference, solo
+from tests.models.trajectories import solo
+from tests.models.zimage.drawing import LONG, SHORT, make_request
+from tests.oracle import latents_of
 from tests.world import World
 
 pytestmark = pytest.mark.world
@@ -41,7 +43,7 @@ def test_a_lane_over_gloo_draws_the_pipelines_latents(
     request_: Request, ranks: tuple[int, ...], world: World, tiny_zimage: Path, pipeline: ZImagePipeline
 ) -> None:
     turns: list[Turn] = [(ranks, Split(cp=len(ranks)), request_.num_steps)]
-    expected = reference(pipeline, request_, output_type="latent").numpy()
+    expected = latents_of(pipeline, request_).numpy()
     drawn = [
         d
         for d in world.run(draw, str(tiny_zimage), request_, turns, Loading(cfg_parallel_degree=1))
@@ -76,7 +78,7 @@ def test_a_request_that_moves_between_lanes_at_every_boundary_keeps_its_bits(
 ) -> None:
     request = make_request(num_steps=len(MOVES))
     drawn = world.run(draw, str(tiny_zimage), request, MOVES, AS_THE_PIPELINE)
-    expected = reference(pipeline, request, output_type="latent").numpy()
+    expected = latents_of(pipeline, request).numpy()
     assert all(np.array_equal(drawn[rank], expected) for rank in MOVES[-1][0])
 
 

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epe.families import FAMILIES
+from epe.models.catalog import make_tiny
+from tests.oracle import load_oracle
+
+AVAILABLE = [name for name, family in FAMILIES.items() if family.available]
+
+
+@pytest.fixture(scope="package", params=AVAILABLE)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint of each family in turn; its folder has the family's name."""
+    directory: Path = tmp_path_factory.mktemp("tiny") / request.param
+    make_tiny(request.param, directory)
+    return directory
+
+
+@pytest.fixture(scope="package")
+def oracle(checkpoint: Path) -> Any:
+    """Diffusers' own pipeline, never touched by us."""
+    return load_oracle(checkpoint)

@@ -105,12 +105,11 @@ def drawn(
         yield from pictures.float().cpu()
 
 
-def load_pipeline(folder: Path, device: str):
-    """ZImagePipeline as diffusers loads it: bf16 on a GPU, fp32 on a CPU."""
+def load_pipeline(folder: Path, device: str, *, dtype: str):
+    """ZImagePipeline as diffusers loads it."""
     from diffusers import ZImagePipeline
 
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    pipeline = ZImagePipeline.from_pretrained(folder, torch_dtype=dtype).to(device)
+    pipeline = ZImagePipeline.from_pretrained(folder, torch_dtype=getattr(torch, dtype)).to(device)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
@@ -132,7 +131,7 @@ def main() -> None:
 
     args = _parser().parse_args()
     device = args.device
-    pipeline = load_pipeline(args.folder, device)
+    pipeline = load_pipeline(args.folder, device, dtype=args.dtype)
     print(json.dumps({"vae_psnr_db": measure_psnr(pipeline.vae.float(), device=device)}), flush=True)
     pipeline.vae.to(pipeline.transformer.dtype)
     oracle = calibrate(num_scenes=ORACLE_SCENES, side=args.side)
@@ -179,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, nargs="+", default=[20])
     parser.add_argument("--guidance", type=float, nargs="+", default=[3.0])
     parser.add_argument("--batch", type=int, default=50)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser
 

@@ -105,7 +105,7 @@ def drawn(
         yield from pictures.float().cpu()
 
 
-def load_pipeline(folder: Path, device: str, *, dtype: str):
+def load_pipeline(folder: Path, device: str, *, dtype: str = "bfloat16"):
     """ZImagePipeline as diffusers loads it."""
     from diffusers import ZImagePipeline
 

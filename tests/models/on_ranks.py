@@ -65,6 +65,10 @@ def draw(
     return None if latents is None else latents.float().numpy()
 
 
+# A store closes the connection of who sets more than 8 MiB at once.
+_PART_BYTES = 4 * 2**20
+
+
 def take_turns(
     context: RankContext, adapter: Adapter, request: Request, turns: list[Turn], *, groups: Groups
 ) -> torch.Tensor | None:
@@ -89,13 +93,17 @@ def take_turns(
 
 def _leave(context: RankContext, adapter: Adapter, state: State, number: int) -> None:
     header, tensors = adapter.export_state(state)
-    context.store.set(
-        f"tensors{number}", safetensors.torch.save(dict(zip(header.names, tensors, strict=True)))
-    )
+    data = safetensors.torch.save(dict(zip(header.names, tensors, strict=True)))
+    parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
+    for place, part in enumerate(parts):
+        context.store.set(f"tensors{number}/{place}", part)
+    context.store.set(f"parts{number}", str(len(parts)))
     context.store.set(f"header{number}", msgspec.json.encode(header).decode())
 
 
 def _resumed(context: RankContext, adapter: Adapter, request: Request, number: int) -> State:
     header = msgspec.json.decode(context.store.get(f"header{number}"), type=StateHeader)
-    tensors = safetensors.torch.load(context.store.get(f"tensors{number}"))
+    num_parts = int(context.store.get(f"parts{number}"))
+    data = b"".join(context.store.get(f"tensors{number}/{place}") for place in range(num_parts))
+    tensors = safetensors.torch.load(data)
     return adapter.import_state(request, header, tuple(tensors[name] for name in header.names))

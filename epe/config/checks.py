@@ -11,7 +11,6 @@ from epe.config.model_path import check_model_path, check_planes
 from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
 from epe.config.stage import Stage
 from epe.errors import BadSetting
-from epe.families import FAMILIES
 
 MAX_RANKS = 1024
 TENSOR_DEGREE = "parallelism.model.tensor_parallel_degree"
@@ -53,7 +52,6 @@ def check_stage(stage: Stage) -> None:
     _check_ulysses(stage)
     _check_policy(stage)
     _check_widths(stage)
-    _check_batch(stage)
     check_policy_widths(stage)
     _check_requests(stage)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
@@ -131,15 +129,6 @@ def _check_widths(stage: Stage) -> None:
         raise BadSetting(f"{list(widths)} must be sorted, each width once: {right}", path=path)
     if widths[-1] > world:
         raise BadSetting(f"{widths[-1]} is wider than the world of {world} ranks", path=path)
-
-
-def _check_batch(stage: Stage) -> None:
-    if stage.parallelism.scheduler.max_batch > 1 and not stage.family.batches:
-        able = ", ".join(each.name for each in FAMILIES.values() if each.batches)
-        raise BadSetting(
-            f"{stage.factory} draws one request at a time; families that draw several as one are {able}",
-            path="parallelism.scheduler.max_batch",
-        )
 
 
 def _check_requests(stage: Stage) -> None:

@@ -65,8 +65,7 @@ class Family(Struct, frozen=True, kw_only=True):
     input), which a negative prompt steers where the family takes one. `text_bytes` are those of one encoded prompt.
     Where `flow_shift` is set, a request may say how far its steps lean to the noisy end. A scheduler keeps
     `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
-    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share. `batches` says that
-    several requests can be drawn as one batch.
+    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share.
     """
 
     name: str
@@ -97,7 +96,6 @@ class Family(Struct, frozen=True, kw_only=True):
     text_bytes: int = 0
     num_histories: int = 0
     heads_key: str | None = None
-    batches: bool = False
 
     def owns(self, axis: Axis) -> bool:
         """Whether the family has this axis, working or planned."""

@@ -15,7 +15,6 @@ ZIMAGE = Family(
     patch=16,
     parallel_vae=False,
     heads_key="n_heads",
-    batches=True,
     defaults=Defaults(height=1024, width=1024, num_steps=50, guidance_scale=5.0, seed=7),
 )
 

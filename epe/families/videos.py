@@ -21,7 +21,6 @@ WAN = Family(
     # UniPC of order 2 keeps two predictions and the last sample.
     num_histories=3,
     heads_key="num_attention_heads",
-    batches=True,
     # 512 tokens of 4096 values in bfloat16.
     text_bytes=2 * 512 * 4096,
     # The reference's four steps are kept as its default; a real video wants about 50.

@@ -243,17 +243,6 @@ def test_more_planes_than_the_checkpoint_has_heads_are_refused_before_anything_s
     assert "4 planes cannot share the 3 heads of this model; possible are 1 to 3" in str(error)
 
 
-def test_a_family_that_draws_one_request_at_a_time_refuses_batches(settings):
-    settings["parallelism"]["scheduler"]["max_batch"] = 4
-    assert build_stage(settings, env={}).parallelism.scheduler.max_batch == 4
-    settings["factory"] = "flux1"
-    error = refusal(settings)
-    assert error.path == "parallelism.scheduler.max_batch"
-    assert "flux1 draws one request at a time; families that draw several as one are zimage, wan" in str(
-        error
-    )
-
-
 def test_a_family_without_planes_names_those_that_have_them(settings):
     settings["factory"] = "flux1"
     settings["parallelism"]["model"] = {"tensor_parallel_degree": 2}

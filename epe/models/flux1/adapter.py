@@ -12,17 +12,17 @@ from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
 
 from epe.errors import BadRequest
 from epe.families import family
-from epe.messages import Request, Split
+from epe.messages import Request
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
-from epe.models.denoising import BRANCHES, LATENTS, step_apart
+from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
 from epe.models.guide import lead_away
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
-from epe.models.schedule import at_step, dynamic_schedule
+from epe.models.schedule import dynamic_schedule
 from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
 
@@ -47,7 +47,7 @@ def load(
     return Flux1Adapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class Flux1Adapter(Movable):
+class Flux1Adapter(StepsApart, Movable):
     """FLUX.1 on one device. State: latents (1, picture rows, 4 x channels) in the model's type, the prompt as
     (1, text rows, text width) by T5 and as (1, pooled width) by CLIP.
     """
@@ -58,6 +58,7 @@ class Flux1Adapter(Movable):
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+        super().__init__(schedule_of=self._schedule_of, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long for T5.
@@ -73,14 +74,6 @@ class Flux1Adapter(Movable):
             )
         latents = packed_noise(self.pipeline, request, dtype=embeds.dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, BRANCHES[0]: embeds, POOLED: pooled})
-
-    def step(self, state: State, exchange: Exchange, split: Split) -> State:
-        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        request = state.request
-        schedule = self._schedule(request.num_steps, request.height, request.width)
-        return step_apart(
-            state, exchange, split, scheduler=at_step(schedule, state), predict=self._predict, guide=lead_away
-        )
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -99,6 +92,9 @@ class Flux1Adapter(Movable):
             message = f"guidance_scale {scale:g} has no effect: this checkpoint takes none; leave it out"
             raise BadRequest(message, param="guidance_scale")
 
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(request.num_steps, request.height, request.width)
+
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""
         num_tokens = self.family.num_tokens(height=height, width=width)
@@ -107,21 +103,27 @@ class Flux1Adapter(Movable):
         )
 
     def _predict(
-        self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor
+        self,
+        branches: Sequence[torch.Tensor],
+        exchange: Exchange,
+        *,
+        states: Sequence[State],
+        timesteps: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """The velocity for the one branch over the lane, in the shape of the latents."""
+        """The velocities for the one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
-        request, latents = state.request, state.tensors[LATENTS]
+        request, latents = states[0].request, latents_of(states)
         transformer, dtype = self.pipeline.transformer, embeds.dtype
         takes_scale = transformer.config.guidance_embeds
-        scale = torch.full([1], request.guidance_scale, device=self._device, dtype=torch.float32)
+        scales = [state.request.guidance_scale for state in states]
+        scale = torch.tensor(scales, device=self._device, dtype=torch.float32)
         rows, columns = (side // self.family.patch for side in (request.height, request.width))
         with self._sharding.over(exchange):
             (velocity,) = transformer(
                 hidden_states=latents,
-                timestep=timestep.expand(1).to(latents.dtype) / 1000,
+                timestep=timesteps.to(latents.dtype) / 1000,
                 guidance=scale if takes_scale else None,
-                pooled_projections=state.tensors[POOLED],
+                pooled_projections=torch.cat([state.tensors[POOLED] for state in states]),
                 encoder_hidden_states=embeds,
                 txt_ids=torch.zeros(embeds.shape[1], 3, device=self._device, dtype=dtype),
                 img_ids=self.pipeline._prepare_latent_image_ids(1, rows, columns, self._device, dtype),

@@ -13,17 +13,17 @@ from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 
 from epe.errors import BadRequest
 from epe.families import family
-from epe.messages import Request, Split
+from epe.messages import Request
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
-from epe.models.denoising import BRANCHES, LATENTS, step_apart
+from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
 from epe.models.flux2_klein.plan import PLAN
 from epe.models.guide import lead_away
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
-from epe.models.schedule import at_step, linear_schedule
+from epe.models.schedule import linear_schedule
 from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
 
@@ -50,7 +50,7 @@ def load(
     return Flux2KleinAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class Flux2KleinAdapter(Movable):
+class Flux2KleinAdapter(StepsApart, Movable):
     """FLUX.2-klein on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one tensor
     (1, text rows, text width) for each guidance branch.
     """
@@ -63,6 +63,7 @@ class Flux2KleinAdapter(Movable):
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+        super().__init__(schedule_of=self._schedule_of, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
@@ -78,14 +79,6 @@ class Flux2KleinAdapter(Movable):
             }
         latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
-
-    def step(self, state: State, exchange: Exchange, split: Split) -> State:
-        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        request = state.request
-        schedule = self._schedule(request.num_steps, request.height, request.width)
-        return step_apart(
-            state, exchange, split, scheduler=at_step(schedule, state), predict=self._predict, guide=lead_away
-        )
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -119,24 +112,32 @@ class Flux2KleinAdapter(Movable):
         shape_alone = torch.empty(1, 0, *self._grid(request))
         return self.pipeline._prepare_latent_ids(shape_alone).to(self._device)
 
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(request.num_steps, request.height, request.width)
+
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""
         mu = compute_empirical_mu(self.family.num_tokens(height=height, width=width), num_steps)
         return linear_schedule(self.pipeline.scheduler, num_steps=num_steps, mu=mu, device=self._device)
 
     def _predict(
-        self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor
+        self,
+        branches: Sequence[torch.Tensor],
+        exchange: Exchange,
+        *,
+        states: Sequence[State],
+        timesteps: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """The velocity for one branch over the lane, in the shape of the latents."""
+        """The velocities for one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
-        transformer, latents = self.pipeline.transformer, state.tensors[LATENTS]
+        transformer, latents = self.pipeline.transformer, latents_of(states)
         with self._sharding.over(exchange):
             (velocity,) = transformer(
                 hidden_states=latents.to(transformer.dtype),
-                timestep=timestep.expand(1).to(latents.dtype) / 1000,
+                timestep=timesteps.to(latents.dtype) / 1000,
                 encoder_hidden_states=embeds,
                 txt_ids=self.pipeline._prepare_text_ids(embeds).to(self._device),
-                img_ids=self._latent_ids(state.request),
+                img_ids=self._latent_ids(states[0].request),
                 return_dict=False,
             )
         return [velocity]

@@ -12,18 +12,18 @@ from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
 
 from epe.errors import BadSetting
 from epe.families import family
-from epe.messages import Request, Split
+from epe.messages import Request
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
-from epe.models.denoising import BRANCHES, LATENTS, step_apart
+from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
 from epe.models.guide import lead_away_at_length
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.qwen_image.plan import PLAN
-from epe.models.schedule import at_step, dynamic_schedule
+from epe.models.schedule import dynamic_schedule
 from epe.parallel import SequenceSharding, TeamLimits, team_limits
 from epe.transport.exchange import Exchange
 
@@ -56,7 +56,7 @@ def load(
     return QwenImageAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class QwenImageAdapter(Movable):
+class QwenImageAdapter(StepsApart, Movable):
     """Qwen-Image on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one
     tensor (1, text rows, text width) for each guidance branch, without padding and so without a mask.
     """
@@ -67,6 +67,7 @@ class QwenImageAdapter(Movable):
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+        super().__init__(schedule_of=self._schedule_of, predict=self._predict, guide=lead_away_at_length)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
@@ -78,19 +79,6 @@ class QwenImageAdapter(Movable):
             branches = {f"{param}_embeds": self._embeds(text) for param, text in texts.items()}
         latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
-
-    def step(self, state: State, exchange: Exchange, split: Split) -> State:
-        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        request = state.request
-        schedule = self._schedule(request.num_steps, request.height, request.width)
-        return step_apart(
-            state,
-            exchange,
-            split,
-            scheduler=at_step(schedule, state),
-            predict=self._predict,
-            guide=lead_away_at_length,
-        )
 
     def decode(self, state: State) -> np.ndarray:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -118,6 +106,9 @@ class QwenImageAdapter(Movable):
             raise ValueError("the prompt was padded, and its mask would be lost")
         return embeds
 
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(request.num_steps, request.height, request.width)
+
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""
         num_tokens = self.family.num_tokens(height=height, width=width)
@@ -126,17 +117,23 @@ class QwenImageAdapter(Movable):
         )
 
     def _predict(
-        self, branches: Sequence[torch.Tensor], exchange: Exchange, *, state: State, timestep: torch.Tensor
+        self,
+        branches: Sequence[torch.Tensor],
+        exchange: Exchange,
+        *,
+        states: Sequence[State],
+        timesteps: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """The prediction of one branch over the lane, in the shape of the latents."""
+        """The predictions of one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
-        latents, patch = state.tensors[LATENTS], self.family.patch
+        latents, patch = latents_of(states), self.family.patch
+        shape = (1, states[0].request.height // patch, states[0].request.width // patch)
         with self._sharding.over(exchange):
             (prediction,) = self.pipeline.transformer(
                 hidden_states=latents,
-                timestep=timestep.expand(1).to(latents.dtype) / 1000,
+                timestep=timesteps.to(latents.dtype) / 1000,
                 encoder_hidden_states=embeds,
-                img_shapes=[[(1, state.request.height // patch, state.request.width // patch)]],
+                img_shapes=[[shape]] * len(states),
                 return_dict=False,
             )
         return [prediction]

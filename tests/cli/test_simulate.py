@@ -142,10 +142,6 @@ def test_costs_come_from_a_file(tmp_path):
         (["--policy", "no.such.Policy"], "no.such.Policy"),
         (["--policy", "elastic,elastic"], "--policy: a policy is named twice"),
         (["--policy", "static-sp8"], "static-sp8: "),
-        (
-            ["--policy", "static_cp", "--world", "8", "--requests", "5"],
-            "no cost is known for a lane of 8 ranks",
-        ),
         (["--world", "0"], "--world: is 0; at least 1"),
         (["--load", "0"], "--load: is 0; a number above 0"),
         (["--load", "much"], "--load: 'much' is not a number"),

@@ -323,7 +323,11 @@ class Planner(Actor):
 
     def _down(self, address: str, reason: str) -> None:
         rank = self.directory.rank_of(address)
-        if rank is None or not self.settings.survives or self.doors.phase not in ("running", "draining"):
+        if (
+            rank is None
+            or not self.settings.survives
+            or self.doors.phase not in ("warming", "running", "draining")
+        ):
             self._fail(f"{address} is gone: {reason}")
         elif not self.roster.is_lost(rank):
             self._lose(rank, reason)

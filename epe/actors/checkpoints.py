@@ -58,6 +58,8 @@ class Checkpoints(Actor):
     def _keep(self, checkpoint: Checkpoint, tensors: tuple[Any, ...]) -> None:
         header = checkpoint.header
         before = self.kept.get(header.request_id)
+        if before and before.seq > checkpoint.seq:
+            return  # Two heads sent theirs, and the earlier one took longer.
         known = before.tensors if before else {}
         if not known.keys() >= set(header.unchanged):
             # What it builds on was let go: only a whole state can take its place.

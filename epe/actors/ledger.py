@@ -50,6 +50,13 @@ class Running:
         return bool(self.failed) and all(report.consequence for report in self.failed)
 
     @property
+    def has_run(self) -> bool:
+        """Whether what it was for is there: the state on a rank that came to the end, or the pixels, which the head
+        alone sends."""
+        ranks = {report.rank for report in self.done}
+        return self.lease.lane.head in ranks if self.lease.stage is Stage.DECODE else bool(ranks)
+
+    @property
     def cause(self) -> LeaseFailed:
         """The first failure that is not the echo of another rank's."""
         return min(self.failed, key=lambda report: (report.consequence, report.rank))

@@ -228,7 +228,7 @@ class Planner(Actor):
         self._end_if_done(trajectory)
 
     def _judge(self, trajectory: Trajectory, ended: Running) -> None:
-        """A lease that broke has run all the same if one of its ranks came to its end. After a batch that failed a
+        """A lease that broke has run all the same if what it was for is there. After a batch that failed a
         request goes on alone, since another one of it may be the cause."""
         if ended.failed and not ended.broke:
             self.leasing.learning.failed(ended, trajectory.workload)
@@ -238,7 +238,7 @@ class Planner(Actor):
                 trajectory.failed(ended)
                 return
             trajectory.alone = True
-        if ended.failed and not ended.done:
+        if ended.failed and not ended.has_run:
             trajectory.broke(ended)
         else:
             self._ran(trajectory, ended)
@@ -300,7 +300,7 @@ class Planner(Actor):
         if trajectory.expiry is not None:
             trajectory.expiry.cancel()
         self._drop(trajectory, trajectory.traces)
-        if trajectory.checkpoint_step is not None:
+        if trajectory.first_seq is not None:
             self.ref(self.directory.checkpoints).tell(Drop(request_ids=(trajectory.request.id,)))
         if trajectory.for_client:
             self.num_finished += failure is None
@@ -323,7 +323,11 @@ class Planner(Actor):
 
     def _down(self, address: str, reason: str) -> None:
         rank = self.directory.rank_of(address)
-        if rank is None or not self.settings.survives or self.doors.phase not in ("running", "draining"):
+        if (
+            rank is None
+            or not self.settings.survives
+            or self.doors.phase not in ("warming", "running", "draining")
+        ):
             self._fail(f"{address} is gone: {reason}")
         elif not self.roster.is_lost(rank):
             self._lose(rank, reason)
@@ -354,10 +358,10 @@ class Planner(Actor):
 
     def _checkpointed(self, message: Checkpointed) -> None:
         trajectory = self.trajectories.get(message.request_id)
-        if trajectory is None or not trajectory.checkpointed(message):
-            # It came after the request's end.
+        if trajectory is None:
+            # It came after the request's end. That of an earlier request of this id may have been replaced by now.
             self.ref(self.directory.checkpoints).tell(Drop(request_ids=(message.request_id,)))
-        elif trajectory.checkpoint_step is None:
+        elif trajectory.checkpointed(message) and trajectory.checkpoint_step is None:
             self._resume(trajectory)
 
     # --- the world ---

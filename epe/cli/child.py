@@ -21,7 +21,7 @@ from torch.distributed import Store
 from epe.config.demo import unknown_words_warning
 from epe.config.load import load_stage
 from epe.config.stage import Stage
-from epe.errors import BadInput, EpeError
+from epe.errors import BadInput, EpeError, Gone, StartFailed
 from epe.launch.lifeline import Lifeline
 from epe.launch.parent import EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
@@ -48,8 +48,9 @@ async def _to_the_end(spec: ChildSpec, work: Coroutine[Any, Any, int]) -> NoRetu
     try:
         code = await work
     except EpeError as error:
+        # Whoever is `Gone` at the start is the leader: a rank meets nobody else before it works.
         print(f"epe: {spec.name}: {error}", file=sys.stderr)
-        code = 2 if isinstance(error, BadInput) else 1
+        code = 2 if isinstance(error, BadInput) else EXIT_LEADER_GONE if isinstance(error, Gone) else 1
     except Exception:  # the border of the process: a defect of ours
         traceback.print_exc()
         code = 1
@@ -145,8 +146,18 @@ def _store(spec: ChildSpec) -> Store:
         listen = None if spec.store_fd is None else socket.socket(fileno=spec.store_fd)
         store = host_store(listen, host=spec.store_host, port=spec.store_port)
     else:
-        store = join_store(spec.store_host, spec.store_port, timeout_s=JOIN_TIMEOUT_S)
+        store = _meet(spec)
     return split_store(store, spec.epoch, attempt=spec.attempt)
+
+
+def _meet(spec: ChildSpec) -> Store:
+    """The leader's store. Where it was once and is no more, the leader is gone."""
+    try:
+        return join_store(spec.store_host, spec.store_port, timeout_s=JOIN_TIMEOUT_S)
+    except StartFailed as error:
+        if spec.life == 0:
+            raise
+        raise Gone(str(error)) from error
 
 
 def _hear_sigterm() -> asyncio.Future[None]:

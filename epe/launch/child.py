@@ -33,6 +33,7 @@ class Child:
         self._is_buried = False
         self._has_joined = False
         self._heard_s: float | None = None
+        self._ran_s = time.monotonic()
 
     @classmethod
     async def start(cls, spec: ChildSpec, *, command: Sequence[str], env: Mapping[str, str]) -> Child:
@@ -91,9 +92,13 @@ class Child:
         return self._has_joined
 
     def silent_s(self) -> float:
-        """How long its event loop has not turned; 0 for one that does not beat (yet)."""
+        """How long its event loop has not turned. Of one that does not beat (yet), how long it has been seen stopped:
+        a model may take minutes to load."""
         self._listen()
-        return 0.0 if self._heard_s is None or self.has_ended else time.monotonic() - self._heard_s
+        if not self.is_stopped:
+            self._ran_s = time.monotonic()
+        since_s = self._ran_s if self._heard_s is None else self._heard_s
+        return 0.0 if self.has_ended else time.monotonic() - since_s
 
     @property
     def is_stopped(self) -> bool:

@@ -55,7 +55,7 @@ class Parent:
         self,
         *,
         limits: Limits,
-        start: Callable[[ChildSpec], Awaitable[Child]] | None = None,
+        start: Callable[[ChildSpec], Awaitable[Child]],
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits
@@ -125,7 +125,7 @@ class Parent:
                         self.adopt(child)
                         ends[asyncio.create_task(child.wait())] = child
                 ended = [ends.pop(task) for task in list(ends) if task in done]
-                lost = [child for child in ended if self._is_to_be_revived(child)]
+                lost = [child for child in ended if _is_lost(child)]
                 revived |= {asyncio.create_task(self._revive(child)) for child in lost}
                 code = self._judge([child for child in ended if child not in lost])
                 if overdue in done:
@@ -138,26 +138,25 @@ class Parent:
             for task in (*ends, *revived, overdue, look):
                 task.cancel()
 
-    def _is_to_be_revived(self, child: Child) -> bool:
-        """A rank that was lost in service, not one that ended before the world had formed, or since the leader did."""
-        return (
-            self._start is not None
-            and child.spec.role == "rank"
-            and self._asked_at_s is None
-            and child.has_joined
-            and child.returncode not in (EXIT_DONE, EXIT_BAD_INPUT, EXIT_LEADER_GONE)
-        )
-
     async def _revive(self, child: Child) -> Child | None:
-        assert self._start is not None
+        """Start a lost rank again, also while the leader drains, which may wait for it; None if all is about to end."""
+        self._children.remove(child)
+        if self._is_ending:
+            self._say(child.describe_end())
+            return None
         pause_s = self._revivals.pause_s(child.name)
         again = f"starting it again in {pause_s:g} s" if pause_s else "starting it again"
         self._say(f"{child.describe_end()}; {again}")
-        self._children.remove(child)
         await asyncio.sleep(pause_s)
-        if self._asked_at_s is not None:
+        if self._is_ending:
             return None
         return await self._start(replace(child.spec, life=child.spec.life + 1))
+
+    @property
+    def _is_ending(self) -> bool:
+        """Whether the leader has ended, or may end unseen since it is not here."""
+        leader = next((child for child in self._children if child.spec.role == "leader"), None)
+        return self._asked_at_s is not None if leader is None else leader.has_ended
 
     async def _look_after_ranks(self) -> None:
         """Kill ranks that hang: then they are lost, and started again."""
@@ -181,9 +180,17 @@ class Parent:
             )
         if any(child.ended_by_our_signal for child in ended):
             return EXIT_DONE  # it was still starting: it has told nobody to stop
+        if any(child.spec.role == "leader" for child in ended):
+            self._end_newcomers()
         if ended:
             self._limit_to(self._limits.grace_s)
         return None
+
+    def _end_newcomers(self) -> None:
+        """A rank that was about to come back has missed the leader's word to end."""
+        for child in self._living():
+            if child.spec.life > 0 and not child.has_joined:
+                child.terminate()
 
     def _judge_overdue(self) -> int:
         names = ", ".join(child.name for child in self._living())
@@ -229,6 +236,16 @@ class Parent:
             if self._limit is not None:
                 self._limit.cancel()
             self._limit = loop.call_later(seconds, self._overdue.set)
+
+
+def _is_lost(child: Child) -> bool:
+    """A rank that was lost in service, also while it came back; not one that ended before the world had formed, or
+    since the leader did."""
+    return (
+        child.spec.role == "rank"
+        and (child.has_joined or child.spec.life > 0)
+        and child.returncode not in (EXIT_DONE, EXIT_BAD_INPUT, EXIT_LEADER_GONE)
+    )
 
 
 def _say_on_stderr(sentence: str) -> None:

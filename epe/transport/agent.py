@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -101,12 +101,16 @@ def strike_off(worker: Any) -> None:
     rpc.api._get_current_rpc_agent()._update_group_membership(worker, [], {}, False)
 
 
-def strike_off_list(store: Store, *, epoch: int, name: str) -> None:
-    """Take an agent that is gone off the list that newcomers read, and the token that it may have died with."""
+def list_only(store: Store, *, epoch: int, names: Collection[str]) -> None:
+    """Have the list that a newcomer reads name these agents alone, and free the token that another may have died with.
+
+    A newcomer calls every agent on the list and fails if one is gone: so all that are lost must be off it, not only its
+    own former life, and also those that died in the door.
+    """
     own = PrefixStore(f"rpc{epoch}", store)
-    names = PrefixStore("names", own)
-    listed = names.get(_LIST).decode().split(",")
-    names.set(_LIST, "".join(f"{entry}," for entry in listed if entry and entry.rpartition("-")[0] != name))
+    listing = PrefixStore("names", own)
+    listed = listing.get(_LIST).decode().split(",")
+    listing.set(_LIST, "".join(f"{entry}," for entry in listed if entry.rpartition("-")[0] in names))
     own.set(_TOKEN, "")
 
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch.distributed import PrefixStore, Store
 
-from epe.errors import StartFailed
+from epe.errors import Gone, StartFailed
 
 _POLL_S = 0.01
 
 
 def knock(store: Store, node: str, life: int, timeout_s: float) -> dict[str, str]:
-    """Ask to be let in, and wait; gives the names of the agents that are there, by node. Raises `StartFailed`."""
+    """Ask to be let in, and wait; gives the names of the agents that are there, by node. Raises `Gone` if the leader
+    does not open."""
     keys = _keys(store)
     keys.set(f"knock/{node}", str(life))
-    _wait(keys, f"open/{node}/{life}", timeout_s, what=f"{node} knocked, but the leader did not let it in")
+    if not _comes(keys, f"open/{node}/{life}", timeout_s):
+        raise Gone(f"{node} knocked, but the leader did not let it in within {timeout_s:g} s")
     present: dict[str, str] = json.loads(keys.get(f"open/{node}/{life}"))
     return present
 
@@ -30,12 +32,8 @@ def enter(store: Store, node: str, life: int, timeout_s: float) -> None:
     """Say that this node's agent has joined, and wait until everybody knows it. Raises `StartFailed`."""
     keys = _keys(store)
     keys.set(f"in/{node}/{life}", "1")
-    _wait(
-        keys,
-        f"welcome/{node}/{life}",
-        timeout_s,
-        what=f"{node} came in, but was not made known to the others",
-    )
+    if not _comes(keys, f"welcome/{node}/{life}", timeout_s):
+        raise StartFailed(f"{node} came in, but was not made known to the others within {timeout_s:g} s")
 
 
 def knocks(store: Store, nodes: tuple[str, ...]) -> dict[str, int]:
@@ -49,15 +47,11 @@ def knocks(store: Store, nodes: tuple[str, ...]) -> dict[str, int]:
 
 
 def let_in(store: Store, node: str, life: int, present: Mapping[str, str], timeout_s: float) -> bool:
-    """Open for this life of a node, and wait until its agent has joined; False if it does not within `timeout_s`."""
+    """Open for this life of a node, and wait until its agent has joined; False if it does not within `timeout_s`, or if
+    its next life knocks: others may stand at the door."""
     keys = _keys(store)
     keys.set(f"open/{node}/{life}", json.dumps(dict(present)))
-    end_s = time.monotonic() + timeout_s
-    while not keys.check([f"in/{node}/{life}"]):
-        if time.monotonic() > end_s:
-            return False
-        time.sleep(_POLL_S)
-    return True
+    return _comes(keys, f"in/{node}/{life}", timeout_s, unless=lambda: int(keys.get(f"knock/{node}")) > life)
 
 
 def welcome(store: Store, node: str, life: int) -> None:
@@ -69,9 +63,10 @@ def _keys(store: Store) -> Store:
     return PrefixStore("door", store.clone())
 
 
-def _wait(keys: Store, key: str, timeout_s: float, *, what: str) -> None:
+def _comes(keys: Store, key: str, timeout_s: float, *, unless: Callable[[], bool] = lambda: False) -> bool:
     end_s = time.monotonic() + timeout_s
     while not keys.check([key]):
-        if time.monotonic() > end_s:
-            raise StartFailed(f"{what} within {timeout_s:g} s")
+        if time.monotonic() > end_s or unless():
+            return False
         time.sleep(_POLL_S)
+    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -59,8 +60,9 @@ def deliver(epoch: int, kind: int, target: str, sender: str, *packed: Any) -> to
 
 
 _ENDPOINT = (deliver.__module__, deliver.__name__)
-# A newcomer that dies in the door must not leave it open.
+# A newcomer that dies in the door must not leave it open, nor one that meets a dying peer there stand in it for long.
 _UNGUARDED_S = 30.0
+_LET_IN_S = 20.0
 
 
 class RpcLink:
@@ -98,7 +100,8 @@ class RpcLink:
         come back among those that are there, when the leader lets this node in.
 
         `interface` is the network interface to listen on; by default loopback if the store is there.
-        Raises `StartFailed` with the missing members when they are not all there within `timeout_s`.
+        Raises `StartFailed` with the missing members when they are not all there within `timeout_s`, and `Gone` when
+        the leader lets nobody in.
         """
         check_seam()
         membership = agent.Membership(
@@ -124,7 +127,7 @@ class RpcLink:
         """Whether some peer is gone."""
         return bool(self._lost) and not self._closed
 
-    async def readmit(self, store: Store, *, timeout_s: float = 20.0) -> None:
+    async def readmit(self, store: Store, *, timeout_s: float = _LET_IN_S) -> None:
         """The leader's part: let in the lost nodes that have knocked, one after the other. Nobody else is disturbed.
 
         A node that does not come in within `timeout_s` may knock again in its next life.
@@ -134,12 +137,11 @@ class RpcLink:
             await self._readmit(store, node, life, timeout_s=timeout_s)
 
     async def _readmit(self, store: Store, node: str, life: int, *, timeout_s: float) -> None:
-        old = self._workers[node]
         await self._tell_all(Kind.STRIKE_OFF, node, "")
         self._strike_off(node)
-        await asyncio.to_thread(agent.strike_off_list, store, epoch=self.epoch, name=old.name)
         present = {peer: worker.name for peer, worker in self._workers.items() if peer not in self._lost}
         present[self._node] = rpc.get_worker_info().name
+        await asyncio.to_thread(agent.list_only, store, epoch=self.epoch, names=present.values())
         name = agent.worker_name(node, epoch=self.epoch, life=life)
         came = await asyncio.to_thread(door.let_in, store, node, life, present, timeout_s)
         if came:
@@ -323,6 +325,7 @@ class RpcLink:
             present = None
             if membership.life > 0:
                 present = door.knock(store, membership.node, membership.life, membership.timeout_s)
+                membership = replace(membership, timeout_s=min(membership.timeout_s, _LET_IN_S))
             self._workers = agent.join(store, membership, endpoint=_ENDPOINT, present=present)
             if membership.life > 0:
                 door.enter(store, membership.node, membership.life, membership.timeout_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from epe.errors import Gone
 from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
 from epe.simulator.virtual_time import run
 from epe.transport.link import Parcel
+from tests.actors.cluster import Cluster, request
 from tests.actors.recorder import Recorder
 
 
@@ -72,3 +75,34 @@ def test_when_memory_is_short_those_with_the_fewest_steps_lose_theirs_first():
         assert Checkpointed(request_id="b", seq=3, step=None) in told
 
     with_checkpoints(scene)
+
+
+def test_an_earlier_state_that_comes_late_does_not_replace_a_later_one():
+    async def scene(kept, told) -> None:
+        kept.tell(checkpoint("a", 3))
+        kept.tell(checkpoint("a", 2))
+        assert (await kept.ask(Fetch(request_id="a", step=3))).message.step == 3
+        assert [each.step for each in told] == [3]
+
+    with_checkpoints(scene)
+
+
+def test_the_late_state_of_an_earlier_request_does_not_cost_a_later_one_of_its_name_its_own():
+    async def main() -> None:
+        cluster = Cluster(world_size=1, survives=True)
+        desk = await cluster.start()
+        await cluster.draw(request("a"))
+        handle = await desk.submit(request("a", size=512, steps=20))
+        planner, kept = (cluster.systems["leader"].ref(address) for address in (PLANNER, CHECKPOINTS))
+        while "a" not in cluster.kept.kept:  # noqa: ASYNC110 (virtual time: it costs nothing)
+            await asyncio.sleep(0.001)
+        planner.tell(Checkpointed(request_id="a", seq=1, step=1))
+        kept.tell(checkpoint("a", 0))
+        await asyncio.sleep(0.001)
+        assert "a" in cluster.kept.kept
+        assert (await handle.result()).data == b"png"
+        await asyncio.sleep(1)
+        cluster.check_clean()
+        await cluster.stop()
+
+    run(main())

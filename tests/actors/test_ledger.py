@@ -3,17 +3,22 @@ from __future__ import annotations
 import pytest
 
 from epe.actors.ledger import Ledger, Running
-from epe.messages import LeaseDone, Split, Stage
+from epe.messages import Failure, FailureKind, LeaseDone, LeaseFailed, Split, Stage
 from tests.actors.cluster import request
 
 
 def enter(
-    ledger: Ledger, *ranks: int, now_s: float, expected_s: float, ready_s: float | None = None
+    ledger: Ledger,
+    *ranks: int,
+    now_s: float,
+    expected_s: float,
+    ready_s: float | None = None,
+    stage: Stage = Stage.DENOISE,
 ) -> Running:
     return ledger.enter(
         request("a"),
         ranks=ranks,
-        stage=Stage.DENOISE,
+        stage=stage,
         first_step=0,
         num_steps=1,
         split=Split(),
@@ -76,3 +81,20 @@ def test_a_lease_whose_state_must_come_first_is_expected_to_begin_when_it_is_the
     # Late for another reason: what waits behind it is still expected after it.
     enter(ledger, 0, 1, now_s=1.0, ready_s=1.5, expected_s=1.0)
     assert free(ledger, now_s=4.0) == [6.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("stage", "lost", "has_run"),
+    [(Stage.DENOISE, 0, True), (Stage.DECODE, 1, True), (Stage.DECODE, 0, False)],
+)
+def test_pixels_of_a_head_that_died_at_the_end_of_a_decode_are_not_waited_for(
+    stage: Stage, lost: int, has_run: bool
+):
+    ledger = Ledger(2)
+    seq = enter(ledger, 0, 1, now_s=0.0, expected_s=1.0, stage=stage).lease.seq
+    ledger.answer(LeaseDone(seq=seq, epoch=0, rank=1 - lost, next_step=1, seconds=1.0), now_s=1.0)
+    failure = Failure(kind=FailureKind.RANK_LOST, message=f"rank {lost} is gone")
+    gone = LeaseFailed(seq=seq, epoch=0, rank=lost, failure=failure, consequence=True)
+    ended = ledger.answer(gone, now_s=1.0)
+    assert ended is not None
+    assert ended.has_run is has_run

@@ -8,7 +8,9 @@ import random
 
 import pytest
 
+from epe.families import family
 from epe.messages import Stage
+from epe.planning.calibration import Program
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 from tests.actors.test_service import Wanderer
@@ -65,6 +67,28 @@ def test_whatever_dies_whenever_every_request_ends_once_with_its_picture(seed: i
         assert cluster.planner.roster.available == {0, 1, 2, 3}
         (after,) = await cluster.draw(request("after", steps=3))
         assert after.data == b"png"
+        await calm(cluster)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranks_that_die_in_the_warm_up_delay_it_and_no_more(seed: int):
+    async def main() -> None:
+        rounds = Program(family=family("zimage"), sizes=((256, 256),), widths=(1, 2, 4), world=4, num_steps=3)
+        cluster = Cluster(seed=seed, warmup=rounds, survives=True)
+        starting = asyncio.ensure_future(cluster.start())
+        await asyncio.sleep(0.02 + 0.04 * seed)
+        assert cluster.phases[-1][0] == "warming"
+        victims = random.Random(seed).sample(range(4), 1 + seed % 2)
+        for rank in victims:
+            cluster.kill(rank)
+        for rank in victims:
+            await bring_back(cluster, rank, 0.3)
+        async with asyncio.timeout(600):
+            await starting
+        (result,) = await cluster.draw(request("a"))
+        assert result.data == b"png"
         await calm(cluster)
 
     run(main())

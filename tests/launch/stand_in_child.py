@@ -3,11 +3,12 @@
 Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
 FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
 leader's word), `beats` (tells the parent that its loop turns), `exit:CODE`, `parent_of_one` (a rank with a process of
-its own), `dump` (writes its environment to FOLDER/NAME.json).
+its own), `dump` (writes its environment to FOLDER/NAME.json). `BEHAVIOUR@LIFE` is that of one life alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,7 +27,9 @@ FOLDER = Path(sys.argv[1])
 
 def main() -> None:
     spec = read_spec(os.environ)
-    behaviour = dict(text.split("=") for text in sys.argv[2:]).get(spec.name, "")
+    behaviour, _, life = dict(text.split("=") for text in sys.argv[2:]).get(spec.name, "").partition("@")
+    if life and int(life) != spec.life:
+        behaviour = ""
     if spec.role == "leader" or behaviour == "deaf":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     assert spec.lifeline_fd is not None
@@ -59,7 +62,8 @@ def lead(spec: ChildSpec, *, is_deaf: bool) -> None:
     while is_deaf:
         time.sleep(60)
     for rank in ranks:
-        rank.sendall(b"stop")
+        with contextlib.suppress(ConnectionError):  # It was lost.
+            rank.sendall(b"stop")
 
 
 def take_in(store: socket.socket, ranks: list[socket.socket]) -> None:

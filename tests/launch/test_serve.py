@@ -123,6 +123,48 @@ def test_a_rank_that_is_killed_or_stopped_is_started_again_and_the_others_stay(
     service.assert_no_child_lives()
 
 
+@pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_lost_again_while_it_comes_back_does_not_end_the_service(
+    service: Service, number: signal.Signals | None
+) -> None:
+    parent = service.start("rank 1=loading@1" if number else "rank 1=exit:5@1")
+    service.wait_until_ready()
+    first = service.pid("rank 1")
+    os.kill(first, signal.SIGKILL)
+    if number:
+        eventually(lambda: service.pid("rank 1") != first, within_s=15)
+        os.kill(service.pid("rank 1"), number)
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() == "2", within_s=15)
+    parent.send_signal(signal.SIGTERM)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives()
+
+
+def test_a_rank_that_is_killed_during_a_drain_does_not_cut_it_off(service: Service) -> None:
+    parent = service.start()
+    service.wait_until_ready()
+    os.kill(service.pid("leader"), signal.SIGSTOP)  # so that the drain lasts
+    parent.send_signal(signal.SIGTERM)
+    assert parent.stderr is not None
+    assert "draining" in parent.stderr.readline()
+    os.kill(service.pid("rank 1"), signal.SIGKILL)
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() == "1", within_s=15)
+    os.kill(service.pid("leader"), signal.SIGCONT)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives()
+
+
+def test_the_service_ends_in_order_while_a_rank_comes_back(service: Service) -> None:
+    parent = service.start("rank 1=loading@1")
+    service.wait_until_ready()
+    first = service.pid("rank 1")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: service.pid("rank 1") != first, within_s=15)
+    parent.send_signal(signal.SIGTERM)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives()
+
+
 def test_a_rank_that_dies_again_and_again_is_started_after_longer_and_longer_pauses() -> None:
     revivals = Revivals()
     assert [revivals.pause_s("rank 1") for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]

@@ -17,8 +17,10 @@ from torch.distributed import rpc
 
 from epe.errors import BadRequest, Gone, NonFinite, Overloaded, Refused, StartFailed
 from epe.messages import Cancel, Drain, Drop, Inspect, StateHeader
+from epe.transport import agent, door
 from epe.transport.link import Parcel
 from epe.transport.rpc import Kind, RpcLink, deliver
+from epe.transport.store import interface_of
 from tests.world import RankContext
 
 NODES = ("leader", "r0", "r1")
@@ -383,6 +385,43 @@ async def comes_and_goes(link: RpcLink, desk: Desk, context: RankContext) -> Any
     await until_all(context, ["done4/leader", "done4/r0"])
     await link.close()
     return [str(message) for message in desk.came]
+
+
+def two_are_lost(context: RankContext) -> Any:
+    """`r0` and `r1` leave at once. `r1` dies in the door and comes back, and only then does `r0`."""
+
+    async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
+        if link.node == "leader":
+            await desk.until(lambda: len(desk.down) == 2)
+            while link.has_lost:
+                await link.readmit(context.store)
+                await asyncio.sleep(0.01)
+            desk.down.clear()
+            return [await link.ask(f"w@{peer}", "x@leader", Inspect(), 5.0) for peer in ("r0", "r1")]
+        await link.close()
+        if link.node == "r1":
+            await asyncio.to_thread(die_in_the_door, context, link.epoch)
+        else:
+            await until_all(context, ["back/r1"])
+        again = await RpcLink.open(
+            desk, store=context.store, epoch=link.epoch, node=link.node, members=NODES, life=2, timeout_s=20.0
+        )
+        context.store.set(f"back/{link.node}", "1")
+        await until_all(context, ["done4/leader"])
+        await again.close()
+        return True
+
+    return play(context, scene)
+
+
+def die_in_the_door(context: RankContext, epoch: int) -> None:
+    """Let in, and listed among the agents, but gone before the others hear of it."""
+    door.knock(context.store, "r1", 1, 20.0)
+    membership = agent.Membership(
+        epoch=epoch, node="r1", members=NODES, timeout_s=20.0, interface=interface_of(context.store), life=1
+    )
+    agent.join(context.store, membership, endpoint=(deliver.__module__, deliver.__name__), present={})
+    agent.leave()
 
 
 def one_is_killed(context: RankContext) -> Any:

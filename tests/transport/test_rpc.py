@@ -112,6 +112,11 @@ def test_a_node_that_was_lost_comes_back_again_and_again_while_the_others_talk_o
 
 
 @pytest.mark.world
+def test_of_two_that_are_lost_at_once_each_comes_back_also_after_it_died_in_the_door(world: World) -> None:
+    assert world.run(scenes.two_are_lost)[:3] == [[True, True], True, True]
+
+
+@pytest.mark.world
 def test_when_a_node_is_killed_its_peers_hear_why_and_go_on_in_the_next_epoch(world: World) -> None:
     for (text, down, waited_s), went_on in world.run(scenes.one_is_killed, dying=(2,))[:2]:
         assert text.startswith("r1 is gone: E")

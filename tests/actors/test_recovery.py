@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 
 import pytest
@@ -14,6 +15,9 @@ from epe.planning.calibration import Program
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 from tests.actors.test_service import Wanderer
+
+# `SEEDS=3000 pytest tests/actors/test_recovery.py` looks further.
+NUM_SEEDS = int(os.environ.get("SEEDS", "200"))
 
 
 async def calm(cluster: Cluster) -> None:
@@ -39,7 +43,7 @@ def test_a_killed_rank_costs_its_request_one_pulse_and_its_neighbour_nothing():
     run(main())
 
 
-@pytest.mark.parametrize("seed", range(int(__import__("os").environ.get("SEEDS", "200"))))
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
 def test_whatever_dies_whenever_every_request_ends_once_with_its_picture(seed: int):
     """Kills at any moment, several at once, again while ranks come back; each rank comes back after a while."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 import torch
@@ -41,16 +41,17 @@ class Guide(Protocol):
 
 
 class StepsApart:
-    """The steps of a family whose adapter brings `schedule_of` a request, `predict` and `guide`."""
+    """The steps of a family whose adapter brings `predict`, `guide` and `make_schedule`: a scheduler for a number of
+    steps, a height and a width in pixels. Schedulers are kept; only copies of them take a step."""
 
     def __init__(
         self,
         *,
-        schedule_of: Callable[[Request], FlowMatchEulerDiscreteScheduler],
+        make_schedule: Callable[[int, int, int], FlowMatchEulerDiscreteScheduler],
         predict: Predict,
         guide: Guide,
     ) -> None:
-        self._schedule_of = schedule_of
+        self._schedule = lru_cache(maxsize=64)(make_schedule)
         self._predict = predict
         self._guide = guide
 
@@ -79,6 +80,9 @@ class StepsApart:
             self._stepped(state, scheduler, [each[place : place + 1] for each in predictions])
             for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
         ]
+
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(request.num_steps, request.height, request.width)
 
     def _stepped(
         self, state: State, scheduler: FlowMatchEulerDiscreteScheduler, predictions: list[torch.Tensor]

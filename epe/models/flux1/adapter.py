@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +56,7 @@ class Flux1Adapter(StepsApart, Movable):
         self.pipeline = pipeline
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
-        self._schedule = lru_cache(maxsize=64)(self._make_schedule)
-        super().__init__(schedule_of=self._schedule_of, predict=self._predict, guide=lead_away)
+        super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long for T5.
@@ -92,11 +90,8 @@ class Flux1Adapter(StepsApart, Movable):
             message = f"guidance_scale {scale:g} has no effect: this checkpoint takes none; leave it out"
             raise BadRequest(message, param="guidance_scale")
 
-    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
-        return self._schedule(request.num_steps, request.height, request.width)
-
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
-        """A scheduler set for a request's steps; only copies of it take a step."""
+        """A scheduler set for a request's steps."""
         num_tokens = self.family.num_tokens(height=height, width=width)
         return dynamic_schedule(
             self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device

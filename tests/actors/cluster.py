@@ -95,7 +95,8 @@ class Cluster:
         self.planner = self._planner()
         self.desk = Desk(directory=self.directory)
         self.kept = Checkpoints(directory=self.directory, limit_bytes=2**20)
-        system.spawn(CHECKPOINTS, lambda: self.kept)
+        if self.checkpoints:
+            system.spawn(CHECKPOINTS, lambda: self.kept)
         if self.keeper is not None:
             system.spawn(KEEPER, self.keeper)
         if self.recorder is not None:

@@ -182,3 +182,18 @@ def test_a_report_that_comes_after_those_of_later_leases_or_after_the_picture_is
         await cluster.stop()
 
     run(main())
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_no_message_is_sent_to_an_actor_that_this_world_does_not_have(checkpoints: bool):
+    """A command that draws one picture keeps no checkpoints, and warned of a dropped message at its end."""
+
+    async def main() -> None:
+        cluster = Cluster(world_size=2, checkpoints=checkpoints)
+        await cluster.start()
+        await cluster.draw(request("a"), request("b"))
+        await asyncio.sleep(1)
+        assert [system.statistics().dead_letters for system in cluster.systems.values()] == [0, 0, 0]
+        await cluster.stop()
+
+    run(main())

@@ -48,11 +48,17 @@ class Parser(argparse.ArgumentParser):
         if (explained := self._explain(flag)) is not None:
             return f"{flag} is not known {explained}"
         near = get_close_matches(flag, self.flags(), n=1)
+        near = near or [each for each in self.flags() if _shares_a_word(flag, each)]
         return f"{name} is not known" + (f"; did you mean {near[0]}?" if near else "")
 
     def flags(self) -> list[str]:
         """All flags that it knows."""
         return [flag for action in self._actions for flag in action.option_strings]
+
+
+def _shares_a_word(flag: str, other: str) -> bool:
+    """As `--num-inference-steps` and `--steps` do: the same thing under the name that another program gives it."""
+    return not {*flag.split("-")}.isdisjoint({*other.split("-")} - {""})
 
 
 def whole_number(text: str) -> int:

@@ -121,6 +121,7 @@ def test_a_request_outside_the_limits_is_named_by_its_flag(base, flags, words):
         ("--guidance-scale much", "--guidance-scale: 'much' is not a number"),
         ("--heigth 512", "--heigth is not known; did you mean --height?"),
         ("--heig 512", "--heig is not known; did you mean --height?"),
+        ("--num-inference-steps 4", "--num-inference-steps is not known; did you mean --steps?"),
         ("--dtype bf16", "--dtype: invalid choice: 'bf16'"),
         ("--true-cfg-scale 4", "--true-cfg-scale is not known"),
         ("--frames 17", "--frames is not known"),

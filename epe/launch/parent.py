@@ -171,7 +171,7 @@ class Parent:
 
     def _judge(self, ended: list[Child]) -> int | None:
         """The exit code if these ends mean that all must end now; None to go on waiting."""
-        lost = [child for child in ended if not child.ended_in_order]
+        lost = [child for child in ended if not child.ended_in_order and not self._leader_will_tell(child)]
         for child in lost:
             self._say(f"{child.describe_end()}; ending the others")
         if lost:  # a child that found the user's input bad has said so itself
@@ -185,6 +185,11 @@ class Parent:
         if ended:
             self._limit_to(self._limits.grace_s)
         return None
+
+    def _leader_will_tell(self, child: Child) -> bool:
+        """Whether what this end means is for the leader's own end to say: a rank that came back just as the leader was
+        ending has missed its word, and found it gone."""
+        return child.returncode == EXIT_LEADER_GONE and self._has_leader()
 
     def _end_newcomers(self) -> None:
         """A rank that was about to come back has missed the leader's word to end."""

@@ -2,8 +2,9 @@
 
 Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
 FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
-leader's word), `beats` (tells the parent that its loop turns), `exit:CODE`, `parent_of_one` (a rank with a process of
-its own), `dump` (writes its environment to FOLDER/NAME.json). `BEHAVIOUR@LIFE` is that of one life alone.
+leader's word), `beats` (tells the parent that its loop turns), `shut` (a leader that hears no rank that comes back),
+`exit:CODE`, `parent_of_one` (a rank with a process of its own), `dump` (writes its environment to
+FOLDER/NAME.json). `BEHAVIOUR@LIFE` is that of one life alone.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         time.sleep(60)
     if spec.role == "leader":
-        lead(spec, is_deaf=behaviour == "deaf")
+        lead(spec, is_deaf=behaviour == "deaf", is_shut=behaviour == "shut")
     else:
         follow(spec, lifeline, is_deaf=behaviour == "deaf", beats=behaviour == "beats")
 
 
-def lead(spec: ChildSpec, *, is_deaf: bool) -> None:
+def lead(spec: ChildSpec, *, is_deaf: bool, is_shut: bool) -> None:
     assert spec.store_fd is not None
     assert spec.http_fd is not None
     with socket.socket(fileno=spec.http_fd), socket.socket(fileno=spec.store_fd) as store:
         ranks = [store.accept()[0] for _ in range(spec.world_size)]
         write(spec, "ready", "")
-        threading.Thread(target=lambda: take_in(store, ranks), daemon=True).start()
+        if not is_shut:
+            threading.Thread(target=lambda: take_in(store, ranks), daemon=True).start()
         signal.sigwait({signal.SIGTERM})
     while is_deaf:
         time.sleep(60)
@@ -84,7 +86,9 @@ def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool, beats: bool) -
     if beats:
         threading.Thread(target=lambda: beat(lifeline), daemon=True).start()
     write(spec, "ready", str(spec.life))
-    said = leader.recv(4)
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        said = leader.recv(4)
     while is_deaf:
         time.sleep(60)
     sys.exit(0 if said == b"stop" else 4)

@@ -154,6 +154,16 @@ def test_a_rank_that_is_killed_during_a_drain_does_not_cut_it_off(service: Servi
     service.assert_no_child_lives()
 
 
+def test_a_rank_that_came_back_as_the_leader_was_ending_is_no_failure(service: Service) -> None:
+    parent = service.start("leader=shut")
+    service.wait_until_ready()
+    os.kill(service.pid("rank 1"), signal.SIGKILL)
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() == "1", within_s=15)
+    parent.send_signal(signal.SIGTERM)
+    assert finish(parent)[0] == 0
+    service.assert_no_child_lives()
+
+
 def test_the_service_ends_in_order_while_a_rank_comes_back(service: Service) -> None:
     parent = service.start("rank 1=loading@1")
     service.wait_until_ready()

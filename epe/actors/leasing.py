@@ -10,6 +10,7 @@ from epe.actors.deciding import Deciding
 from epe.actors.in_work import InWork
 from epe.actors.learning import Learning
 from epe.actors.ledger import Ledger, Running
+from epe.actors.patience import limit_s
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
@@ -28,7 +29,8 @@ class PlannerSettings:
     of `num_planes` planes of tensor parallelism. Up to `max_batch` requests are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
-    the world. `checkpoints` has states kept on the leader.
+    the world. `checkpoints` has states kept on the leader. A lease that is `hang_s` late, beyond ten times its expected
+    time, is taken for hung; a world that does not take requests after `start_s` has failed.
     """
 
     family: Family
@@ -39,6 +41,8 @@ class PlannerSettings:
     correct_costs: bool = True
     survives: bool = False
     checkpoints: bool = False
+    hang_s: float = 60.0
+    start_s: float = 1800.0
     limits: Limits
 
 
@@ -143,7 +147,9 @@ class Leasing:
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
         width = len(assignment.ranks) if stage is Stage.DENOISE else 1
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
-        task_s = self.costs.seconds(cost_key(workload, stage, width, batch=len(batch)))
+        key = cost_key(workload, stage, width, batch=len(batch))
+        expected_s = self.costs.seconds(key) * max(1, num_steps)
+        is_measured = self.costs.fit(key).basis is Basis.MEASURED
         split = self._split_of(width, batch[0])
         transfers = [trajectory.transfers(ranks) for trajectory in batch]
         arrivals = zip(batch, transfers, strict=True)
@@ -159,8 +165,9 @@ class Leasing:
                 split=split,
                 transfers=transfers[place],
                 now_s=now_s,
-                expected_s=task_s * max(1, num_steps),
+                expected_s=expected_s,
                 ready_s=ready_s,
+                limit_s=limit_s(expected_s, hang_s=self.settings.hang_s, is_measured=is_measured),
                 batch_size=len(batch),
                 batch_place=place,
                 checkpoint=self._keeps(trajectory),

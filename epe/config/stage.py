@@ -99,13 +99,16 @@ class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where HTTP is served and how the service ends. Port 0 takes a free port. The leader keeps at most `checkpoint_mb`
-    (2**20 bytes) of the states of requests; 0: none."""
+    (2**20 bytes) of the states of requests; 0: none. The service must take requests within `start_s`; a lease that is
+    `hang_s` late, beyond ten times its expected time, hangs."""
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 18200
     advertise_host: str | None = None
     drain_s: Annotated[float, Meta(ge=0)] = 60.0
     checkpoint_mb: Annotated[int, Meta(ge=0)] = 1024
+    start_s: Annotated[float, Meta(gt=0)] = 1800.0
+    hang_s: Annotated[float, Meta(gt=0)] = 60.0
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -200,7 +200,7 @@ class Planner(Actor):
             return too_big(problem)
         num_waiting = self.leasing.num_waiting
         if num_waiting >= self.settings.limits.max_pending:
-            return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
+            return full(num_waiting, retry_s=max(1.0, self.leasing.retry_s(now_s=self.now_s)))
         return None
 
     # --- leases go ---

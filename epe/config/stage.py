@@ -110,7 +110,9 @@ class RequestLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where HTTP is served and how the service ends. Port 0 takes a free port. The leader keeps at most `checkpoint_mb`
-    (2**20 bytes) of the states of requests, and `results_mb` of the files that clients fetch by URL; 0: none."""
+    (2**20 bytes) of the states of requests, and `results_mb` of the files that clients fetch by URL; 0: none. The
+    service must take requests within `start_s`; a lease that is
+    `hang_s` late, beyond ten times its expected time, hangs."""
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 18200
@@ -122,6 +124,8 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys_file: Annotated[str, Meta(min_length=1)] | None = None
     cors_origins: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     limits: RequestLimits = RequestLimits()
+    start_s: Annotated[float, Meta(gt=0)] = 1800.0
+    hang_s: Annotated[float, Meta(gt=0)] = 60.0
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -83,6 +83,7 @@ def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogL
         host=stage.service.host if host is None else host,
         port=stage.service.port if port is None else port,
         drain_s=stage.service.drain_s,
+        start_s=stage.service.start_s,
         device=stage.device,
         log_level=log_level,
     )
@@ -103,7 +104,7 @@ def serve(
     with ExitStack() as sockets:
         meeting = _open(settings, placement, sockets=sockets)
         specs = plan_children(settings, placement=placement, meeting=meeting, env=env)
-        limits = limits or Limits(drain_s=settings.drain_s)
+        limits = limits or Limits(drain_s=settings.drain_s, start_s=settings.start_s)
         child_env = child_environment(env, settings=settings, placement=placement)
         work = _live(specs, sockets=sockets, command=child_command, env=child_env, limits=limits)
         return asyncio.run(work)

@@ -144,6 +144,8 @@ def _planner(
         correct_costs=scheduler.online_calibration,
         survives=survives,
         checkpoints=survives and stage.service.checkpoint_mb > 0,
+        hang_s=stage.service.hang_s,
+        start_s=stage.service.start_s,
         limits=Limits(
             max_pending=scheduler.max_pending_requests,
             max_inflight=scheduler.max_inflight_requests,

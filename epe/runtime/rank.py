@@ -92,7 +92,8 @@ class Rank:
     async def close(self) -> None:
         """End the worker and the device thread, and close the lanes."""
         await self.system.stop(worker_name(self.seat.rank))
-        if self._device is not None:
+        failed = self.stopped_by.done() and not self.stopped_by.result().orderly
+        if self._device is not None and not failed:  # A device that has failed may hang.
             await asyncio.to_thread(self._device.close)
         if isinstance(self._lanes, Groups):
             self._lanes.close()

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from epe.errors import EpeError
-from epe.messages import CostsStatus, RankStatus, Status
+from epe.messages import CostsStatus, PolicyStatus, RankStatus, Status
 from epe.server.engine import Engine
 from epe.server.service import SERVICE, Service
 
@@ -27,6 +27,7 @@ class Health(Struct, frozen=True, kw_only=True):
     num_running: int
     num_finished: int
     costs: CostsStatus | None
+    policy: PolicyStatus | None
 
 
 class Alive(Struct, frozen=True, kw_only=True):
@@ -63,6 +64,7 @@ async def get_health(http: web.Request) -> web.Response:
         num_running=status.num_running,
         num_finished=status.num_finished,
         costs=status.costs,
+        policy=status.policy,
     )
     return _json(health, status=200 if status.phase == "running" else 503)
 

@@ -501,4 +501,5 @@ class Planner(Actor):
             num_finished=self.num_finished,
             reason=self.doors.reason,
             costs=self.warming.status,
+            policy=self.leasing.deciding.status,
         )

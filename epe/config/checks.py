@@ -37,7 +37,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
 WITHOUT_EFFECT = {
     "parallelism.vae.halo": "the rows to exchange follow from each layer's kernel",
     "parallelism.vae.enabled": "decoding on several ranks is not yet available, so one rank decodes",
-    "service.advertise_host": "no reply holds an address",
     "output_root": "results are sent, not written to disk",
     "process": "the processes of a stage go by its name",
 }

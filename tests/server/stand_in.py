@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from epe.errors import EpeError, Gone
 from epe.media import encode_image, media_type
-from epe.messages import Accepted, Account, CostsStatus, LaneVisit, RankStatus, Request, Stage, Status
+from epe.messages import (
+    Accepted,
+    Account,
+    CostsStatus,
+    LaneVisit,
+    PolicyStatus,
+    RankStatus,
+    Request,
+    Stage,
+    Status,
+)
 
 RUNNING = Status(
     phase="running",
@@ -21,6 +31,7 @@ RUNNING = Status(
     num_running=1,
     num_finished=7,
     costs=CostsStatus(origin="kept", num_tasks=5, least_tokens=128, most_tokens=2048),
+    policy=PolicyStatus(name="Elastic", fault="Mine: it raised KeyError: 'x'"),
 )
 
 

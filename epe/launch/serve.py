@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from msgspec.structs import replace
 
+from epe.config.api_keys import read_keys
 from epe.config.demo import demo_stage
 from epe.config.load import load_stage
 from epe.launch.child import Child
@@ -71,6 +72,7 @@ def _stage_file(given: str | Path | None, env: Mapping[str, str]) -> Iterator[Pa
 
 def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogLevel) -> ServeSettings:
     stage = load_stage(path)
+    read_keys(stage.service.keys_file)  # what is wrong in it is known before anything is started
     if stage.family.makes == "video":
         from epe.media.video import check_codec
 

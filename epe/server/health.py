@@ -30,6 +30,10 @@ class Health(Struct, frozen=True, kw_only=True):
     policy: PolicyStatus | None
 
 
+class Alive(Struct, frozen=True, kw_only=True):
+    status: str = "alive"
+
+
 class Model(Struct, frozen=True, kw_only=True):
     id: str
     created: int
@@ -40,6 +44,11 @@ class Model(Struct, frozen=True, kw_only=True):
 class ModelList(Struct, frozen=True, kw_only=True):
     data: tuple[Model, ...]
     object: str = "list"
+
+
+async def get_livez(http: web.Request) -> web.Response:
+    """The loop turns; nobody else is asked."""
+    return _json(Alive())
 
 
 async def get_health(http: web.Request) -> web.Response:

@@ -196,11 +196,11 @@ the leader's own books (`Leasing`), Wan costs, mix `small`; {num_plans:,} plans 
 *Seen* is how many of the requests that wait the policy is shown (`max_inflight_requests`). *Process* is the processor
 time of a plan, *wall* the time on the clock, in which other work on the machine counts too. A plan is everything from
 an event to the leases: the view, the policy, the check of its plan, the entries in the books and the next alarm.
-*Admission* is the processor time of taking a request into the books and predicting its finish, over {NUM_ADMISSIONS} of them.
+*Admission* is the processor time of taking a request into the books and predicting its finish, {NUM_ADMISSIONS} times.
 
 Deadlines: {kinds}.
 
-| waiting | seen | deadlines | process ms: p50 | p99 | most | wall ms: p50 | p99 | most | admission ms: p50 | p99 | most |
+| waiting | seen | deadlines | process ms: p50 | p99 | most | wall ms: p50 | p99 | most | admission: p50 | p99 | most |
 | --: | --: | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
 {chr(10).join(rows)}
 """

@@ -14,6 +14,7 @@ from epe.errors import BadRequest, Gone
 from epe.messages import (
     Accepted,
     Account,
+    Again,
     Artifact,
     Cancel,
     Drain,
@@ -80,8 +81,11 @@ class Desk(Actor):
     async def started(self) -> None:
         self.watch(self.directory.planner)
 
-    async def submit(self, request: Request, *, watcher: Watcher | None = None) -> Handle:
-        """Hand a request to the planner; raises `Refused` or `BadRequest` when it is not taken."""
+    async def submit(
+        self, request: Request, *, watcher: Watcher | None = None, again: Again | None = None
+    ) -> Handle:
+        """Hand a request to the planner, or one of an earlier life of the service `again`; raises `Refused` or
+        `BadRequest` when it is not taken."""
         if request.id in self.entries:
             raise BadRequest(f"request id {request.id!r} is already in work; use another one", param="id")
         entry = self.entries[request.id] = _Entry(watcher)
@@ -89,7 +93,7 @@ class Desk(Actor):
         entry.ending.add_done_callback(lambda ending: ending.cancelled() or ending.exception())
         try:
             answer = await self.ref(self.directory.planner).ask(
-                Submit(request=request), timeout_s=ASK_TIMEOUT_S
+                Submit(request=request, again=again), timeout_s=ASK_TIMEOUT_S
             )
         except BaseException:
             self.entries.pop(request.id, None)

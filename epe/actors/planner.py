@@ -22,6 +22,7 @@ from epe.actors.trajectory import Trajectory
 from epe.actors.warming import Warming
 from epe.messages import (
     Accepted,
+    Again,
     Cancel,
     Checkpointed,
     Drain,
@@ -125,8 +126,8 @@ class Planner(Actor):
         match message:
             case LeaseDone() | LeaseFailed():
                 self._report(message)
-            case Submit(request=request):
-                return self._submit(request)
+            case Submit(request=request, again=again):
+                return self._submit(request, again)
             case Encoded():
                 self._encoded(message)
             case Received(request_id=request_id):
@@ -155,33 +156,35 @@ class Planner(Actor):
 
     # --- requests come ---
 
-    def _submit(self, request: Request) -> Accepted | Rejected:
-        if refusal := self._refusal(request):
+    def _submit(self, request: Request, again: Again | None) -> Accepted | Rejected:
+        if refusal := self._refusal(request, is_new=again is None):
             return Rejected(failure=refusal)
-        trajectory = self.leasing.admit(request, now_s=self.now_s, for_client=True)
+        age_s = 0.0 if again is None else again.age_s
+        trajectory = self.leasing.admit(request, now_s=self.now_s - age_s, for_client=True)
         predicted_s = trajectory.predicted_s = self.leasing.predicted_s(request.id, now_s=self.now_s)
         basis = self.leasing.basis(request.id)
-        late = request.deadline_s is not None and predicted_s > request.deadline_s
-        if late and self.settings.limits.refuse_late:
+        late = request.deadline_s is not None and age_s + predicted_s > request.deadline_s
+        if late and self.settings.limits.refuse_late and again is None:
             del self.trajectories[request.id]
             return Rejected(failure=too_late(request, predicted_s=predicted_s))
         log_admitted(request, predicted_s=predicted_s, predicted_from=basis, late=late)
         if request.on_deadline == "expire" and request.deadline_s is not None:
-            trajectory.expiry = self.after(request.deadline_s, _Expire(request_id=request.id))
+            left_s = max(0.0, request.deadline_s - age_s)
+            trajectory.expiry = self.after(left_s, _Expire(request_id=request.id))
         self._plan()
         return Accepted(request_id=request.id, predicted_s=predicted_s, predicted_from=basis, late=late)
 
-    def _refusal(self, request: Request) -> Failure | None:
+    def _refusal(self, request: Request, *, is_new: bool) -> Failure | None:
         if self.doors.phase != "running":
             return closed(self.doors.phase, self.doors.reason)
         if request.id in self.trajectories:
             return twice(request.id)
-        if self.recording is not None:
+        if self.recording is not None and is_new:
             self.recording.add(request, now_s=self.now_s)
         if problem := self.leasing.lacks_memory(request):
             return too_big(problem)
         num_waiting = self.leasing.num_waiting
-        if num_waiting >= self.settings.limits.max_pending:
+        if is_new and num_waiting >= self.settings.limits.max_pending:
             return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
         return None
 

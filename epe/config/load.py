@@ -26,6 +26,7 @@ SECTIONS = (
     "parallelism.model",
     "factory_args",
     "service",
+    "service.jobs",
 )
 
 

@@ -97,6 +97,15 @@ class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     guidance_scale: Annotated[float, Meta(ge=0)]
 
 
+class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where jobs are kept (None: in memory alone), and for how long after their end: for at most `max_age_s`, and the
+    newest `max_mb` (2**20 bytes) of them."""
+
+    path: Annotated[str, Meta(min_length=1)] | None = None
+    max_mb: Positive = 1024
+    max_age_s: Annotated[float, Meta(gt=0)] = 86400.0
+
+
 class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where HTTP is served and how the service ends. Port 0 takes a free port. The leader keeps at most `checkpoint_mb`
     (2**20 bytes) of the states of requests; 0: none."""
@@ -106,6 +115,7 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     advertise_host: str | None = None
     drain_s: Annotated[float, Meta(ge=0)] = 60.0
     checkpoint_mb: Annotated[int, Meta(ge=0)] = 1024
+    jobs: Jobs
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from epe.messages.requests import OutputFormat, Request
 from epe.messages.service import (
     Accepted,
     Account,
+    Again,
     Artifact,
     Cancel,
     CostsStatus,
@@ -68,6 +69,7 @@ __all__ = [
     "Abandon",
     "Accepted",
     "Account",
+    "Again",
     "Artifact",
     "Cancel",
     "Checkpoint",

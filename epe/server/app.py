@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from uuid import uuid4
 
 from aiohttp import web
@@ -13,11 +14,14 @@ from aiohttp.typedefs import Handler
 
 from epe.errors import EpeError, Gone, Refused
 from epe.families import Defaults, Family
+from epe.jobs.jobs import Jobs
+from epe.jobs.store import MemoryStore
 from epe.server.answers import answer, answer_crash, answer_http
 from epe.server.engine import Engine
 from epe.server.health import get_health, get_model, inspect, list_models
 from epe.server.images import create_images
 from epe.server.lines import aiohttp_logger
+from epe.server.requests import create_request, delete_request, get_content, get_request
 from epe.server.service import REQUEST_ID, SERVICE, Service
 from epe.telemetry.log import get_logger
 
@@ -33,15 +37,21 @@ def make_app(
     *,
     family: Family,
     name: str,
+    jobs: Jobs | None = None,
     defaults: Defaults | None = None,
     aliases: tuple[str, ...] = (),
     warn: Callable[[str], str | None] = lambda prompt: None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> web.Application:
-    """The application that serves the stage `name` of `family`; `defaults` go before the family's."""
+    """The application that serves the stage `name` of `family`; `defaults` go before the family's. Without `jobs` it
+    keeps its own, in memory."""
     app = web.Application(client_max_size=max_body_bytes, middlewares=[_border])
+    if jobs is None:
+        jobs = Jobs(MemoryStore(), engine=engine, made_for=name)
+        app.cleanup_ctx.append(partial(_living, jobs))
     app[SERVICE] = Service(
         engine=engine,
+        jobs=jobs,
         family=family,
         name=name,
         aliases=aliases,
@@ -51,10 +61,20 @@ def make_app(
     )
     app.on_response_prepare.append(_sign)
     app.router.add_post("/v1/images/generations", create_images)
+    app.router.add_post("/v1/requests", create_request)
+    app.router.add_get("/v1/requests/{id}", get_request)
+    app.router.add_get("/v1/requests/{id}/content", get_content)
+    app.router.add_delete("/v1/requests/{id}", delete_request)
     app.router.add_get("/v1/models", list_models)
     app.router.add_get("/v1/models/{model}", get_model)
     app.router.add_get("/health", get_health)
     return app
+
+
+async def _living(jobs: Jobs, app: web.Application) -> AsyncIterator[None]:
+    await jobs.open()
+    yield
+    await jobs.close(in_order=True)
 
 
 async def serve(app: web.Application, sock: socket.socket, *, end_within_s: float = 5.0) -> web.AppRunner:

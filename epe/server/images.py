@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Literal
-from uuid import uuid4
 
 import msgspec
 from aiohttp import web
@@ -15,9 +14,9 @@ from epe.config.request import resolve_request
 from epe.errors import BadRequest
 from epe.messages import OutputFormat, Request
 from epe.server.body import decode_body, read_body
-from epe.server.drawing import draw
+from epe.server.keeping import draw_or_keep, new_id
 from epe.server.reply import describe, send_pictures
-from epe.server.service import REQUEST_ID, SERVICE, Service
+from epe.server.service import SERVICE, Service
 
 _NAMES = {"num_steps": "num_inference_steps", "deadline_s": "deadline_ms"}
 _NAMES_OF_SIZE = _NAMES | {"height": "size", "width": "size"}
@@ -61,10 +60,11 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     service = http.app[SERVICE]
     body = decode_body(await read_body(http), ImageBody)
     service.check_model(body.model)
-    # Clients and proxies send an id twice; what works on a request must never meet another of its name.
-    requests = to_requests(body, service, request_id=f"{http[REQUEST_ID]}-{uuid4().hex[:8]}")
-    pictures = await draw(service.engine, requests)
-    return await send_pictures(http, describe(pictures, warnings=warnings_of(body, service)), pictures)
+    request_id = new_id(http)
+    requests = to_requests(body, service, request_id=request_id)
+    warnings = warnings_of(body, service)
+    pictures = await draw_or_keep(http, requests, id=request_id, body=body, warnings=warnings)
+    return await send_pictures(http, describe(pictures, warnings=warnings), pictures)
 
 
 def to_requests(body: ImageBody, service: Service, *, request_id: str) -> tuple[Request, ...]:

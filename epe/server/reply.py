@@ -67,7 +67,7 @@ class ImagesReply(Struct, frozen=True, kw_only=True):
 
 def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> ImagesReply:
     """The reply without the files."""
-    data = tuple(PictureData(seed=each.request.seed, epe=_drawn_as(each)) for each in pictures)
+    data = tuple(PictureData(seed=each.request.seed, epe=drawn_as(each)) for each in pictures)
     request = pictures[0].request
     return ImagesReply(
         created=int(time.time()),
@@ -79,7 +79,8 @@ def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> Image
     )
 
 
-def _drawn_as(picture: Picture) -> DrawnAs:
+def drawn_as(picture: Picture) -> DrawnAs:
+    """What happened to the request of a picture."""
     request, account = picture.request, picture.account
     return DrawnAs(
         request_id=request.id,

@@ -9,15 +9,17 @@ from aiohttp import web
 
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
+from epe.jobs.jobs import Jobs
 from epe.server.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served stage. `defaults` are those of its requests; `aliases` are further names of its model; `warn`
-    says what the model cannot make of a prompt, or nothing."""
+    """One served stage. `jobs` are the requests that outlive their connection; `defaults` are those of all requests;
+    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing."""
 
     engine: Engine
+    jobs: Jobs
     family: Family
     name: str
     aliases: tuple[str, ...]

@@ -24,6 +24,7 @@ def test_a_stage_file_is_shown_with_its_defaults(tmp_path, checkpoint, capsys):
         "port": 18200,
         "drain_s": 60.0,
         "checkpoint_mb": 1024,
+        "jobs": {"path": None, "max_mb": 1024, "max_age_s": 86400.0},
     }
 
 

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from epe.errors import EpeError, Gone
 from epe.media import encode_image, media_type
-from epe.messages import Accepted, Account, CostsStatus, LaneVisit, RankStatus, Request, Stage, Status
+from epe.messages import (
+    Accepted,
+    Account,
+    Again,
+    CostsStatus,
+    LaneVisit,
+    Progress,
+    RankStatus,
+    Request,
+    Stage,
+    Status,
+)
 
 RUNNING = Status(
     phase="running",
@@ -89,15 +100,24 @@ class StandIn:
     never: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
     num_running: int = 0
     most_running: int = 0
 
-    async def submit(self, request: Request) -> StandInHandle:
+    async def submit(
+        self,
+        request: Request,
+        *,
+        watcher: Callable[[Progress], None] | None = None,
+        again: Again | None = None,
+    ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
+        if watcher is not None:
+            self.watchers[request.id] = watcher
         return StandInHandle(self, request, order=len(self.submitted))
 
     async def status(self) -> Status:

@@ -6,23 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from epe.actors.admission import Limits, workload_of
+from epe.actors.deciding import Deciding
 from epe.actors.in_work import InWork
 from epe.actors.learning import Learning
 from epe.actors.ledger import Ledger, Running
+from epe.actors.patience import limit_s
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.geometry import over_planes
 from epe.messages import Lease, Request, Split, Stage
-from epe.planning.batching import with_partners
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.forecast import predicted_finish_s
-from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, fault_among
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
-from epe.telemetry.log import get_logger
-
-log = get_logger("planner")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +29,8 @@ class PlannerSettings:
     of `num_planes` planes of tensor parallelism. Up to `max_batch` requests are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
-    the world. `checkpoints` has states kept on the leader.
+    the world. `checkpoints` has states kept on the leader. A lease that is `hang_s` late, beyond ten times its expected
+    time, is taken for hung; a world that does not take requests after `start_s` has failed.
     """
 
     family: Family
@@ -42,12 +41,13 @@ class PlannerSettings:
     correct_costs: bool = True
     survives: bool = False
     checkpoints: bool = False
+    hang_s: float = 60.0
+    start_s: float = 1800.0
     limits: Limits
 
 
 class Leasing:
-    """Mutable, owned by the planner. `round` is the warm-up's policy while there is a warm-up; `learning` hears of
-    all that was measured."""
+    """Mutable, owned by the planner. `deciding` knows whose plan counts; `learning` hears of all that was measured."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class Leasing:
         roster: Roster,
     ) -> None:
         self.settings = settings
-        self.policy = policy
-        self.fallback = fallback
         self.costs = costs
         self.ledger = ledger
         self.roster = roster
         self.trajectories = InWork(max_inflight=settings.limits.max_inflight)
         self.learning = Learning(costs, correct=settings.correct_costs)
-        self.round: Pinned | None = None
+        self.deciding = Deciding(
+            policy, fallback=fallback, widths=settings.widths, max_batch=settings.max_batch
+        )
 
     def begin_round(self, step: Round | None) -> None:
         """Only this round of the warm-up is planned, until the next one; None: service."""
         self.learning.round = step
-        self.round = None if step is None else Pinned(step.paths)
+        self.deciding.round = None if step is None else Pinned(step.paths)
 
     def admit(self, request: Request, *, now_s: float, for_client: bool) -> Trajectory:
         """Take a request into the books."""
@@ -108,7 +108,7 @@ class Leasing:
         """What the policy wants to run next, entered in the books."""
         view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
-            for assignment in self._decide(view):
+            for assignment in self.deciding.plan(view, known=self.trajectories.backlog.by_id):
                 names = (assignment.request_id, *assignment.partners)
                 if not self.ledger.may_break_under(names, self._ranks_of(assignment)):
                     yield from self._enter(assignment, now_s=now_s)
@@ -141,32 +141,15 @@ class Leasing:
         ranks = self.ledger.rank_views(now_s=now_s, among=among)
         return View(now_s=now_s, ranks=ranks, trajectories=trajectories, costs=self.costs)
 
-    def _decide(self, view: View) -> tuple[Assignment, ...]:
-        """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
-        policy = self.round or self.policy
-        try:
-            plan = policy.plan(view)
-            fault = fault_among(self.trajectories.backlog.by_id, plan, open_ranks=view.open_ranks)
-            if fault is None and self.round is None:
-                plan = with_partners(view, plan, max_batch=self.settings.max_batch)
-        except Exception as error:  # a user's policy may raise anything
-            fault = f"it raised {type(error).__name__}: {error}"
-        if fault is None:
-            return plan
-        log.error("policy.replaced", policy=type(policy).__name__, fault=fault)
-        if policy is self.fallback:
-            raise RuntimeError(f"the default policy failed: {fault}")
-        self.policy = self.fallback
-        self.begin_round(None)
-        return self.fallback.plan(view)
-
     def _enter(self, assignment: Assignment, *, now_s: float) -> list[Lease]:
         """Its lease, or those of its batch."""
         batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
         width = len(assignment.ranks) if stage is Stage.DENOISE else 1
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
-        task_s = self.costs.seconds(cost_key(workload, stage, width, batch=len(batch)))
+        key = cost_key(workload, stage, width, batch=len(batch))
+        expected_s = self.costs.seconds(key) * max(1, num_steps)
+        is_measured = self.costs.fit(key).basis is Basis.MEASURED
         split = self._split_of(width, batch[0])
         transfers = [trajectory.transfers(ranks) for trajectory in batch]
         arrivals = zip(batch, transfers, strict=True)
@@ -182,8 +165,9 @@ class Leasing:
                 split=split,
                 transfers=transfers[place],
                 now_s=now_s,
-                expected_s=task_s * max(1, num_steps),
+                expected_s=expected_s,
                 ready_s=ready_s,
+                limit_s=limit_s(expected_s, hang_s=self.settings.hang_s, is_measured=is_measured),
                 batch_size=len(batch),
                 batch_place=place,
                 checkpoint=self._keeps(trajectory),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from epe.actors.admission import closed, full, too_big, too_late, twice
+from epe.actors.admission import closed, full, has_expired, too_big, too_late, twice
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
 from epe.actors.doors import Doors
@@ -15,12 +15,14 @@ from epe.actors.keeper import KEEPER, CostsLoaded, KeepCosts, LoadCosts
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
+from epe.actors.patience import LOOK_S, Overdue, Patience
 from epe.actors.recorder import RECORDER, Recording
 from epe.actors.recovery import blame, given_up, lost_rank
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.actors.warming import Warming
 from epe.messages import (
+    Abandon,
     Accepted,
     Again,
     Cancel,
@@ -41,6 +43,7 @@ from epe.messages import (
     Request,
     Stage,
     Status,
+    Stop,
     Submit,
 )
 from epe.planning.calibration import Program
@@ -54,6 +57,14 @@ log = get_logger("planner")
 
 class _Wake(Struct, frozen=True, kw_only=True):
     """A timer: a rank is about to be free."""
+
+
+class _Look(Struct, frozen=True, kw_only=True):
+    """A timer: is any lease over its limit?"""
+
+
+class _StartBy(Struct, frozen=True, kw_only=True):
+    """A timer: the service should have started by now."""
 
 
 class _Expire(Struct, frozen=True, kw_only=True):
@@ -98,6 +109,7 @@ class Planner(Actor):
         self.ledger = Ledger(directory.world_size, epoch=epoch, num_planes=settings.num_planes)
         self.costs = costs
         self.roster = Roster(directory.world_size)
+        self.patience = Patience(self.ledger)
         self.leasing = Leasing(
             settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger, roster=self.roster
         )
@@ -110,6 +122,7 @@ class Planner(Actor):
         self.num_finished = 0
         self.lanes: list[tuple[int, ...]] = []
         self.alarm: asyncio.TimerHandle | None = None
+        self.next_look: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
         if self.records:
@@ -117,6 +130,7 @@ class Planner(Actor):
         for rank in range(self.directory.world_size):
             self.watch(self.directory.worker(rank))
         self.watch(self.directory.postprocess)
+        self.after(self.settings.start_s, _StartBy())
 
     async def stopped(self, reason: str) -> None:
         if reason.startswith("crashed") and self.doors.phase != "failed":
@@ -139,6 +153,10 @@ class Planner(Actor):
                 return self._end_early(request_id, FailureKind.CANCELLED, "the request was cancelled")
             case _Expire(request_id=request_id):
                 self._end_early(request_id, FailureKind.EXPIRED, "the deadline has passed")
+            case _Look():
+                self._look()
+            case _StartBy():
+                self._start_by()
             case RankReady():
                 self._rank_ready(message)
             case CostsLoaded(costs=costs):
@@ -157,7 +175,7 @@ class Planner(Actor):
     # --- requests come ---
 
     def _submit(self, request: Request, again: Again | None) -> Accepted | Rejected:
-        if refusal := self._refusal(request, is_new=again is None):
+        if refusal := self._refusal(request, again):
             return Rejected(failure=refusal)
         age_s = 0.0 if again is None else again.age_s
         trajectory = self.leasing.admit(request, now_s=self.now_s - age_s, for_client=True)
@@ -169,22 +187,25 @@ class Planner(Actor):
             return Rejected(failure=too_late(request, predicted_s=predicted_s))
         log_admitted(request, predicted_s=predicted_s, predicted_from=basis, late=late)
         if request.on_deadline == "expire" and request.deadline_s is not None:
-            left_s = max(0.0, request.deadline_s - age_s)
-            trajectory.expiry = self.after(left_s, _Expire(request_id=request.id))
+            trajectory.expiry = self.after(request.deadline_s - age_s, _Expire(request_id=request.id))
         self._plan()
         return Accepted(request_id=request.id, predicted_s=predicted_s, predicted_from=basis, late=late)
 
-    def _refusal(self, request: Request, *, is_new: bool) -> Failure | None:
+    def _refusal(self, request: Request, again: Again | None) -> Failure | None:
         if self.doors.phase != "running":
             return closed(self.doors.phase, self.doors.reason)
         if request.id in self.trajectories:
             return twice(request.id)
-        if self.recording is not None and is_new:
+        if again is not None and has_expired(request, again):
+            return Failure(
+                kind=FailureKind.EXPIRED, message="the deadline passed before the service ran again"
+            )
+        if self.recording is not None and again is None:
             self.recording.add(request, now_s=self.now_s)
         if problem := self.leasing.lacks_memory(request):
             return too_big(problem)
         num_waiting = self.leasing.num_waiting
-        if is_new and num_waiting >= self.settings.limits.max_pending:
+        if again is None and num_waiting >= self.settings.limits.max_pending:
             return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
         return None
 
@@ -204,6 +225,7 @@ class Planner(Actor):
             for rank in lease.lane.ranks:
                 self.ref(self.directory.worker(rank)).tell(lease)
         self._set_alarm()
+        self._set_look()
         self._note_lanes()
 
     def _set_alarm(self) -> None:
@@ -215,6 +237,11 @@ class Planner(Actor):
         if (opening_s := self.leasing.next_opening_s(now_s=now_s)) is not None:
             # A little late, so that rounding cannot ring it too early again and again.
             self.alarm = self.after(opening_s - now_s + 1e-4, _Wake())
+
+    def _set_look(self) -> None:
+        """Look after the leases that are out."""
+        if self.next_look is None and self.ledger.running:
+            self.next_look = self.after(LOOK_S, _Look())
 
     # --- reports come ---
 
@@ -335,6 +362,24 @@ class Planner(Actor):
         elif not self.roster.is_lost(rank):
             self._lose(rank, reason)
 
+    def _look(self) -> None:
+        """Give up lanes that hang, then the ranks that do so."""
+        self.next_look = None
+        for overdue in list(self.patience.look(now_s=self.now_s)):
+            self._hurry(overdue)
+        if not self.ledger.running:
+            self.patience.rest()
+
+    def _hurry(self, overdue: Overdue) -> None:
+        lease, reason = overdue.running.lease, overdue.reason
+        log.error("lease.was_overdue", seq=lease.seq, ranks=list(overdue.ranks), reason=reason)
+        for rank in overdue.ranks:
+            if overdue.hung:
+                self.ref(self.directory.worker(rank)).tell(Stop(reason=reason, orderly=False))
+                self._down(self.directory.worker(rank), reason)
+            else:
+                self.ref(self.directory.worker(rank)).tell(Abandon(lane=lease.lane))
+
     def _lose(self, rank: int, reason: str) -> None:
         """Lanes without this rank do not notice. Whatever it was in goes on elsewhere."""
         loss = lost_rank(self.ledger, rank, reason)
@@ -408,6 +453,16 @@ class Planner(Actor):
                 self.ref(KEEPER).tell(KeepCosts(costs=costs))
             self.after(self.KEEP_EVERY_S, _Keep())
 
+    def _start_by(self) -> None:
+        if self.doors.phase == "loading":
+            self._fail(f"ranks {self.roster.loading} have not loaded their model within {self._start_limit}")
+        elif self.doors.phase == "warming":
+            self._fail(f"the warm-up has not ended within {self._start_limit}")
+
+    @property
+    def _start_limit(self) -> str:
+        return f"{self.settings.start_s:g} s (service.start_s)"
+
     def _fail(self, reason: str) -> None:
         """The world cannot go on: every request ends, and whoever started the service hears why."""
         if self.doors.phase == "failed":
@@ -452,4 +507,5 @@ class Planner(Actor):
             num_finished=self.num_finished,
             reason=self.doors.reason,
             costs=self.warming.status,
+            policy=self.leasing.deciding.status,
         )

@@ -38,6 +38,11 @@ class Roster:
         """Whether every rank has loaded its model."""
         return len(self.ready) == self.world_size
 
+    @property
+    def loading(self) -> list[int]:
+        """The ranks that have not loaded their model."""
+        return [rank for rank in range(self.world_size) if rank not in self.ready]
+
     def is_lost(self, rank: int) -> bool:
         absence = self.away.get(rank)
         return absence is not None and absence.state == "lost"

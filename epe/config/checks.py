@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from epe.config import limits
 from epe.config.convert import value_at
+from epe.config.faults import check_faults
 from epe.config.keys import Tree
 from epe.config.model_path import check_model_path, check_planes
 from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
@@ -36,7 +37,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
 WITHOUT_EFFECT = {
     "parallelism.vae.halo": "the rows to exchange follow from each layer's kernel",
     "parallelism.vae.enabled": "decoding on several ranks is not yet available, so one rank decodes",
-    "service.advertise_host": "no reply holds an address",
     "output_root": "results are sent, not written to disk",
     "process": "the processes of a stage go by its name",
 }
@@ -54,6 +54,7 @@ def check_stage(stage: Stage) -> None:
     _check_widths(stage)
     check_policy_widths(stage)
     _check_requests(stage)
+    check_faults(stage.faults, world_size=stage.world_size)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
     check_planes(stage.num_planes, stage.factory_args.model_path, stage.family, path=TENSOR_DEGREE)
 

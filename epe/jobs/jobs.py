@@ -124,6 +124,14 @@ class Jobs:
         each = self._open.get(job_id)
         return await (each.ended() if each else self.get(job_id))
 
+    def when_ended(self, job_id: str, call: Callable[[], None]) -> None:
+        """Call once when a job has ended or is let go of, at once if it has."""
+        each = self._open.get(job_id)
+        if each is None:
+            call()
+        else:
+            each.when_ended(call)
+
     def num_steps_done(self, job: Job) -> int:
         """Denoising steps of all of its requests that are done."""
         if each := self._open.get(job.id):

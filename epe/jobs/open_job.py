@@ -106,6 +106,10 @@ class OpenJob:
         """Wait for its end. Raises `Gone` when the service ends before it."""
         return await asyncio.shield(self._ended)
 
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Call when it has ended, or the service before it."""
+        self._ended.add_done_callback(lambda _: call())
+
     def end(self) -> None:
         """Tell those who wait that it has ended."""
         if not self._ended.done():

@@ -81,6 +81,13 @@ class CostsStatus(Struct, frozen=True, kw_only=True):
     most_tokens: int
 
 
+class PolicyStatus(Struct, frozen=True, kw_only=True):
+    """Who plans: the class of the policy, and what was wrong when another one last had to stand in."""
+
+    name: str
+    fault: str = ""
+
+
 class Status(Struct, frozen=True, kw_only=True, tag=True):
     """The service as the planner sees it; `phase` is loading, warming, running, draining or failed."""
 
@@ -91,6 +98,7 @@ class Status(Struct, frozen=True, kw_only=True, tag=True):
     num_finished: int
     reason: str = ""
     costs: CostsStatus | None = None
+    policy: PolicyStatus | None = None
 
 
 class Progress(Struct, frozen=True, kw_only=True, tag=True):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from uuid import uuid4
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -17,16 +18,20 @@ from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
 from epe.jobs.store import MemoryStore
 from epe.server.answers import answer, answer_crash, answer_http
+from epe.server.clients import Clients
 from epe.server.engine import Engine
-from epe.server.health import get_health, get_model, inspect, list_models
-from epe.server.images import create_images
+from epe.server.guard import ORIGINS, UNGUARDED, allow_origin, guard
+from epe.server.health import inspect
 from epe.server.lines import aiohttp_logger
-from epe.server.requests import create_request, delete_request, get_content, get_request
+from epe.server.openapi import DOCUMENT, describe_routes
+from epe.server.results import Results
+from epe.server.routes import ROUTES
 from epe.server.service import REQUEST_ID, SERVICE, Service
+from epe.server.settings import HttpSettings
 from epe.telemetry.log import get_logger
 
-# A prompt and its fields: pictures do not travel towards the server.
-MAX_BODY_BYTES = 2**20
+# Probes ask these every few seconds, which no log needs to tell.
+_OFTEN_ASKED = ("/livez", "/readyz", "/health", "/metrics")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _log = get_logger("server")
@@ -39,35 +44,35 @@ def make_app(
     name: str,
     jobs: Jobs | None = None,
     defaults: Defaults | None = None,
-    aliases: tuple[str, ...] = (),
+    settings: HttpSettings | None = None,
     warn: Callable[[str], str | None] = lambda prompt: None,
-    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> web.Application:
     """The application that serves the stage `name` of `family`; `defaults` go before the family's. Without `jobs` it
     keeps its own, in memory."""
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_border])
+    settings = settings or HttpSettings()
+    app = web.Application(client_max_size=settings.limits.body_kb * 2**10, middlewares=[_border, guard])
     if jobs is None:
         jobs = Jobs(MemoryStore(), engine=engine, made_for=name)
         app.cleanup_ctx.append(partial(_living, jobs))
-    app[SERVICE] = Service(
+    service = app[SERVICE] = Service(
         engine=engine,
         jobs=jobs,
         family=family,
         name=name,
-        aliases=aliases,
+        aliases=settings.aliases,
         defaults=defaults or family.defaults,
         started_at_s=int(time.time()),
+        clients=Clients(settings.keys, limits=settings.limits),
+        results=Results(limit_bytes=settings.results_bytes),
+        advertised=settings.advertised,
         warn=warn,
     )
+    app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)
+    app[ORIGINS] = frozenset(settings.origins)
+    app[DOCUMENT] = msgspec.json.encode(describe_routes(ROUTES, service))
     app.on_response_prepare.append(_sign)
-    app.router.add_post("/v1/images/generations", create_images)
-    app.router.add_post("/v1/requests", create_request)
-    app.router.add_get("/v1/requests/{id}", get_request)
-    app.router.add_get("/v1/requests/{id}/content", get_content)
-    app.router.add_delete("/v1/requests/{id}", delete_request)
-    app.router.add_get("/v1/models", list_models)
-    app.router.add_get("/v1/models/{model}", get_model)
-    app.router.add_get("/health", get_health)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, route.handler)
     return app
 
 
@@ -130,7 +135,7 @@ async def _answered(http: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _report(http: web.Request, *, status: int, seconds: float) -> None:
     """One line an answer; status 0 where the client had left before it."""
-    log = _log.debug if http.path == "/health" else _log.info
+    log = _log.debug if http.path in _OFTEN_ASKED else _log.info
     log(
         "http.answered" if status else "client.left",
         request_id=http[REQUEST_ID],
@@ -143,6 +148,8 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
 
 async def _sign(http: web.Request, response: web.StreamResponse) -> None:
     response.headers["x-request-id"] = http.get(REQUEST_ID, "")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    allow_origin(http, response.headers.__setitem__)
 
 
 def _request_id(http: web.Request) -> str:

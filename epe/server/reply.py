@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from epe.messages import LaneVisit
 from epe.server.drawing import Picture
-from epe.server.service import REQUEST_ID
+from epe.server.fetch import url_of
+from epe.server.service import REQUEST_ID, SERVICE
 from epe.telemetry.log import get_logger
 
 # A client that takes no piece for this long is let go: nobody keeps finished pictures in memory for ever.
@@ -49,9 +50,12 @@ class DrawnAs(Struct, frozen=True, kw_only=True):
 
 
 class PictureData(Struct, frozen=True, kw_only=True):
+    """One picture: its file in `b64_json`, or at `url`."""
+
     seed: int
     epe: DrawnAs
-    b64_json: str = ""
+    b64_json: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
 
 
 class ImagesReply(Struct, frozen=True, kw_only=True):
@@ -65,9 +69,32 @@ class ImagesReply(Struct, frozen=True, kw_only=True):
     epe: DrawnAs
 
 
-def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> ImagesReply:
-    """The reply without the files."""
-    data = tuple(PictureData(seed=each.request.seed, epe=drawn_as(each)) for each in pictures)
+async def answer_pictures(
+    http: web.Request, pictures: Sequence[Picture], *, warnings: tuple[str, ...], by_url: bool
+) -> web.StreamResponse:
+    """The reply with the files in it, or with the addresses from which they can be fetched."""
+    if by_url:
+        reply = describe(pictures, warnings=warnings, urls=[_kept(each, http) for each in pictures])
+        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+    return await send_pictures(http, describe(pictures, warnings=warnings), pictures)
+
+
+def _kept(picture: Picture, http: web.Request) -> str:
+    name = http.app[SERVICE].results.put(picture.file, media_type=picture.media_type)
+    return url_of(name, http)
+
+
+def describe(
+    pictures: Sequence[Picture], *, warnings: tuple[str, ...], urls: Sequence[str] | None = None
+) -> ImagesReply:
+    """The reply: with these addresses of the files, or with places for the files themselves."""
+    places: list[dict[str, str]] = (
+        [{"b64_json": ""} for _ in pictures] if urls is None else [{"url": url} for url in urls]
+    )
+    data = tuple(
+        PictureData(seed=each.request.seed, epe=drawn_as(each), **place)
+        for each, place in zip(pictures, places, strict=True)
+    )
     request = pictures[0].request
     return ImagesReply(
         created=int(time.time()),
@@ -80,7 +107,7 @@ def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> Image
 
 
 def drawn_as(picture: Picture) -> DrawnAs:
-    """What happened to the request of a picture."""
+    """What the account of a request says, for its client."""
     request, account = picture.request, picture.account
     return DrawnAs(
         request_id=request.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -12,12 +13,12 @@ from epe.errors import BadRequest
 from epe.jobs.job import Job, JobState
 from epe.jobs.jobs import Jobs
 from epe.server.answers import ErrorDetail, detail_of
-from epe.server.body import decode_body, read_body
+from epe.server.body import read_json
 from epe.server.drawing import Picture
-from epe.server.images import ImageBody, to_requests, warnings_of
-from epe.server.keeping import new_id, order_of, raise_error_of
+from epe.server.image_body import ImageBody, to_requests, warnings_of
+from epe.server.keeping import find_job, key_of, new_id, order_of, raise_error_of, submit_job
 from epe.server.reply import DrawnAs, drawn_as
-from epe.server.service import SERVICE
+from epe.server.service import CLIENT, SERVICE
 from epe.transport.wire import error_from_wire
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled", "expired"]
@@ -48,24 +49,18 @@ class JobReply(Struct, frozen=True, kw_only=True):
     data: tuple[KeptPicture, ...]
     error: ErrorDetail | None
     warnings: tuple[str, ...]
+    forgotten: bool = False
     object: str = "request"
-
-
-class Deleted(Struct, frozen=True, kw_only=True):
-    id: str
-    object: str = "request.deleted"
-    deleted: bool = True
 
 
 async def create_request(http: web.Request) -> web.Response:
     """Take the pictures as a job, and answer as soon as it is stored; the body is that of the images route."""
-    service = http.app[SERVICE]
-    body = decode_body(await read_body(http), ImageBody)
+    service, client = http.app[SERVICE], http[CLIENT]
+    body = await read_json(http, ImageBody)
     service.check_model(body.model)
-    job_id = new_id(http, kept=True)
-    requests = to_requests(body, service, request_id=job_id)
-    order = order_of(http, requests, id=job_id, body=body, warnings=warnings_of(body, service))
-    job = await service.jobs.submit(order)
+    warnings = (*_without_effect(body), *warnings_of(body, service))
+    requests = to_requests(body, service, request_id=new_id(http), key_name=client.name)
+    job = await submit_job(http, order_of(http, requests, key=key_of(http), body=body, warnings=warnings))
     answer = _json(reply_of(job, service.jobs), status=200 if job.has_ended else 202)
     answer.headers["Location"] = f"/v1/requests/{job.id}"
     return answer
@@ -73,28 +68,31 @@ async def create_request(http: web.Request) -> web.Response:
 
 async def get_request(http: web.Request) -> web.Response:
     """The job as it is now; 200 whatever has become of it."""
-    jobs = http.app[SERVICE].jobs
-    return _json(reply_of(await jobs.get(http.match_info["id"]), jobs))
+    return _json(reply_of(await find_job(http), http.app[SERVICE].jobs))
 
 
 async def get_content(http: web.Request) -> web.Response:
     """The file of one picture of a finished job: the first, or the one at `index`."""
-    jobs = http.app[SERVICE].jobs
-    job = await jobs.get(http.match_info["id"])
+    job = await find_job(http)
     index = _index(http, job)
     if not job.has_ended:
         raise web.HTTPConflict(text=f"job {job.id} has not ended; its status says how far it is")
     raise_error_of(job)
     file = job.files[index]
-    return web.Response(body=await jobs.read(job, file), content_type=file.media_type)
+    return web.Response(body=await http.app[SERVICE].jobs.read(job, file), content_type=file.media_type)
 
 
 async def delete_request(http: web.Request) -> web.Response:
     """End a job that has not ended, and answer when it has; forget one that has ended, with its pictures."""
-    jobs = http.app[SERVICE].jobs
-    before = await jobs.get(http.match_info["id"])
+    jobs, before = http.app[SERVICE].jobs, await find_job(http)
     job = await jobs.cancel(before.id)
-    return _json(Deleted(id=job.id) if before.has_ended else reply_of(job, jobs))
+    return _json(msgspec.structs.replace(reply_of(job, jobs), forgotten=before.has_ended))
+
+
+def _without_effect(body: ImageBody) -> Iterator[str]:
+    for name in ("response_format", "stream", "partial_images"):
+        if getattr(body, name) is not None:
+            yield f"{name} has no effect here"
 
 
 def reply_of(job: Job, jobs: Jobs) -> JobReply:
@@ -135,7 +133,7 @@ def _progress_of(job: Job, num_steps_done: int) -> int:
 
 def _kept(job: Job, index: int) -> KeptPicture:
     request, file = job.requests[index], job.files[index]
-    picture = Picture(request, job.accepted[index], job.accounts[index], b"")
+    picture = Picture(request, job.accepted[index], job.accounts[index], b"", file.media_type)
     return KeptPicture(
         seed=request.seed,
         content=f"/v1/requests/{job.id}/content?index={index}",

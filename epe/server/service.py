@@ -10,13 +10,16 @@ from aiohttp import web
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
+from epe.server.clients import Client, Clients
 from epe.server.engine import Engine
+from epe.server.results import Results
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served stage. `jobs` are the requests that outlive their connection; `defaults` are those of all requests;
-    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing."""
+    """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
+    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing.
+    `advertised` is where clients reach the service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs
@@ -25,6 +28,9 @@ class Service:
     aliases: tuple[str, ...]
     defaults: Defaults
     started_at_s: int
+    clients: Clients
+    results: Results
+    advertised: str | None
     warn: Callable[[str], str | None] = lambda prompt: None
 
     @property
@@ -41,3 +47,4 @@ class Service:
 SERVICE = web.AppKey("service", Service)
 # The name of one HTTP request: that of `x-request-id` where the client gave a good one.
 REQUEST_ID = web.RequestKey("request_id", str)
+CLIENT = web.RequestKey("client", Client)

@@ -20,6 +20,7 @@ from epe.transport.link import Parcel
 
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
+Hangs = Callable[[Lease, int], bool]
 _Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
 
 
@@ -49,7 +50,8 @@ class SimulatedWorld:
     """What the devices share: where the ranks of a lease meet, and what went on when.
 
     `seconds` gives the device time of a whole lease; `jitter` varies it by a seeded factor, and each rank ends up
-    to a hundredth of that later; `fault` may raise on a rank instead of running.
+    to a hundredth of that later; `fault` may raise on a rank instead of running, and one that `hangs` never ends its
+    lease.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class SimulatedWorld:
         seed: int = 0,
         jitter: float = 0.0,
         fault: Fault = lambda lease, rank: None,
+        hangs: Hangs = lambda lease, rank: False,
     ) -> None:
         self.seconds = seconds
         self.jitter = jitter
         self.fault = fault
+        self.hangs = hangs
         self.random = random.Random(seed)
         self.visits: list[tuple[float, float, Lease]] = []
         self.meetings: dict[int, Meeting] = {}
@@ -176,6 +180,8 @@ class SimulatedDevice:
         for lease in batch:
             self._check(lease)
         first = batch[0]
+        if self.world.hangs(first, self.rank):
+            await asyncio.get_running_loop().create_future()
         seconds = await self.world.work(batch, self.rank)
         if first.stage is not Stage.DECODE:
             for lease in batch:

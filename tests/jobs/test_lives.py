@@ -111,8 +111,8 @@ def test_accepted_jobs_are_taken_again_whatever_the_limits_say():
 def test_a_job_of_three_hours_is_still_there_days_after_its_client_has_gone():
     async def main() -> None:
         store = MemoryStore()
-        cluster, jobs = await live(store, world_size=1, seconds=lambda lease: 10_800 / 8)
-        await jobs.submit(ordered("film", steps=8))
+        cluster, jobs = await live(store, world_size=1, seconds=lambda lease: 5.5)
+        await jobs.submit(ordered("film", steps=2000))
         job = await jobs.ended("film")
         assert asyncio.get_running_loop().time() > 10_800
         await asyncio.sleep(6 * 86400)

@@ -18,6 +18,7 @@ from epe.messages import (
     Again,
     CostsStatus,
     LaneVisit,
+    PolicyStatus,
     Progress,
     RankStatus,
     Request,
@@ -32,6 +33,7 @@ RUNNING = Status(
     num_running=1,
     num_finished=7,
     costs=CostsStatus(origin="kept", num_tasks=5, least_tokens=128, most_tokens=2048),
+    policy=PolicyStatus(name="Elastic", fault="Mine: it raised KeyError: 'x'"),
 )
 
 

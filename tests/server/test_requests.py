@@ -99,7 +99,7 @@ async def test_delete_cancels_a_job_and_forgets_an_ended_one(client, engine):
     status, now = await get(client, f"{path}/content")
     assert (status, now["error"]["code"]) == (410, "cancelled")
     async with client.delete(path) as response:
-        assert (await response.json())["deleted"] is True
+        assert (await response.json())["forgotten"] is True
     status, now = await get(client, path)
     assert (status, now["error"]["code"], now["error"]["param"]) == (404, "not_found", "id")
 

@@ -54,6 +54,12 @@ def has_expired(request: Request, again: Again) -> bool:
     return request.on_deadline == "expire" and (request.deadline_s or math.inf) <= again.age_s
 
 
+def expired(request: Request) -> Failure:
+    """Its deadline has passed while nobody could draw it."""
+    message = f"the deadline of {request.deadline_s:g} s had passed before the service ran again"
+    return Failure(kind=FailureKind.EXPIRED, message=message)
+
+
 def too_big(problem: str) -> Failure:
     """No lane has the memory for it (no retry can help)."""
     return Failure(kind=FailureKind.BAD_REQUEST, message=problem, param="size")

@@ -16,6 +16,7 @@ from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
 from epe.actors.lines import log_admitted, log_ended
 from epe.actors.patience import LOOK_S, Overdue, Patience
+from epe.actors.prediction import predict
 from epe.actors.recorder import RECORDER, Recording
 from epe.actors.recovery import blame, given_up, lost_rank
 from epe.actors.roster import Roster
@@ -33,8 +34,12 @@ from epe.messages import (
     Failure,
     FailureKind,
     Inspect,
+    LaneAtWork,
+    LayoutChanged,
     LeaseDone,
     LeaseFailed,
+    Predict,
+    Predicted,
     Progress,
     RankReady,
     Received,
@@ -119,7 +124,7 @@ class Planner(Actor):
         self.keeps_costs = keeps_costs and warmup is not None
         self.doors = Doors(phase_changed)
         self.num_finished = 0
-        self.lanes: list[tuple[int, ...]] = []
+        self.lanes: tuple[LaneAtWork, ...] = ()
         self.alarm: asyncio.TimerHandle | None = None
         self.next_look: asyncio.TimerHandle | None = None
 
@@ -164,6 +169,8 @@ class Planner(Actor):
                 self._keep()
             case Inspect():
                 return self._status()
+            case Predict(requests=requests):
+                return self._predict(requests)
             case Drain(reason=reason):
                 return self._drain(reason)
             case Down(address=address, reason=reason):
@@ -190,18 +197,31 @@ class Planner(Actor):
         return Accepted(request_id=request.id, predicted_s=predicted_s, predicted_from=basis, late=late)
 
     def _refusal(self, request: Request) -> Failure | None:
+        if (
+            self.recording is not None
+            and self.doors.phase == "running"
+            and request.id not in self.trajectories
+        ):
+            self.recording.add(request, now_s=self.now_s)
+        return self._problem(request)
+
+    def _problem(self, request: Request) -> Failure | None:
+        """Why a request would not be taken now."""
         if self.doors.phase != "running":
             return closed(self.doors.phase, self.doors.reason)
         if request.id in self.trajectories:
             return twice(request.id)
-        if self.recording is not None:
-            self.recording.add(request, now_s=self.now_s)
         if problem := self.leasing.lacks_memory(request):
             return too_big(problem)
         num_waiting = self.leasing.num_waiting
         if num_waiting >= self.settings.limits.max_pending:
             return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
         return None
+
+    def _predict(self, requests: tuple[Request, ...]) -> Predicted | Rejected:
+        if refusal := self._problem(requests[0]):
+            return Rejected(failure=refusal)
+        return predict(self.leasing, requests, now_s=self.now_s)
 
     # --- leases go ---
 
@@ -487,9 +507,13 @@ class Planner(Actor):
     def _note_lanes(self) -> None:
         """One line whenever the lanes at work are not the ones of before."""
         lanes = self.ledger.lanes_at_work()
-        if lanes != self.lanes:
-            self.lanes = lanes
-            log.info("layout.changed", lanes=[list(ranks) for ranks in lanes])
+        if lanes == self.lanes:
+            return
+        ranks = [list(lane.ranks) for lane in lanes]
+        if ranks != [list(lane.ranks) for lane in self.lanes]:
+            log.info("layout.changed", lanes=ranks)
+        self.lanes = lanes
+        self.ref(self.directory.desk).tell(LayoutChanged(lanes=lanes))
 
     def _status(self) -> Status:
         num_waiting = self.leasing.num_waiting

@@ -12,13 +12,14 @@ from epe.planning.work import cost_key
 
 def predict(leasing: Leasing, requests: Sequence[Request], *, now_s: float) -> Predicted:
     """The requests have ids that are not in the books; they are of one size."""
-    for request in requests:
-        leasing.admit(request, now_s=now_s, for_client=True)
+    admitted, accepted = [], []
     try:
-        accepted = tuple(_accepted(leasing, request, now_s=now_s) for request in requests)
-    finally:
         for request in requests:
-            del leasing.trajectories[request.id]
+            admitted.append(leasing.admit(request, now_s=now_s, for_client=True))
+            accepted.append(_accepted(leasing, request, now_s=now_s))
+    finally:
+        for trajectory in admitted:
+            del leasing.trajectories[trajectory.request.id]
     workload, costs = workload_of(leasing.settings.family, requests[0]), leasing.costs
     encode_s, decode_s, finish_s = (
         costs.seconds(cost_key(workload, stage, 1)) for stage in (Stage.ENCODE, Stage.DECODE, Stage.FINISH)
@@ -30,7 +31,7 @@ def predict(leasing: Leasing, requests: Sequence[Request], *, now_s: float) -> P
     }
     num_planes = leasing.settings.num_planes
     return Predicted(
-        accepted=accepted,
+        accepted=tuple(accepted),
         encode_s=encode_s,
         decode_s=decode_s,
         finish_s=finish_s,

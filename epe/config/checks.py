@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from epe.config import limits
 from epe.config.convert import value_at
+from epe.config.faults import check_faults
 from epe.config.keys import Tree
 from epe.config.model_path import check_model_path, check_planes
 from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
@@ -53,6 +54,7 @@ def check_stage(stage: Stage) -> None:
     _check_widths(stage)
     check_policy_widths(stage)
     _check_requests(stage)
+    check_faults(stage.faults, world_size=stage.world_size)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
     check_planes(stage.num_planes, stage.factory_args.model_path, stage.family, path=TENSOR_DEGREE)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from epe.config import demo
+from epe.config.faults import Fault
 from epe.config.limits import MAX_TEXT_CHARS
 from epe.families import Defaults, Family, family
 
@@ -146,6 +147,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallelism: Parallelism
     factory_args: FactoryArgs
     service: Service
+    faults: tuple[Fault, ...] = ()
     unused: tuple[str, ...] = ()
 
     @property

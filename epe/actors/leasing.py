@@ -18,9 +18,12 @@ from epe.geometry import over_planes
 from epe.messages import Lease, Request, Split, Stage
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
-from epe.planning.forecast import predicted_finish_s
+from epe.planning.prediction import Ahead, predicted_finish_s
 from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
+
+# So many requests that wait are played one by one to tell when a new one will end; of the others only the sum counts.
+MAX_PLAYED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +128,21 @@ class Leasing:
             return None
         return self._view(backlog, now_s=now_s, among=self.roster.available).next_opening_s
 
-    def predicted_s(self, request_id: str | None = None, *, now_s: float) -> float:
-        """Seconds until a request will end, with the whole queue before it; without a name, the first one."""
-        begun = [each for each in self.trajectories.values() if each.lane]
-        waiting = [each for each in self.trajectories.values() if not each.lane]
-        everybody = tuple(each.view for each in begun + waiting if each.wants_lease)
+    def predicted_s(self, request_id: str, *, now_s: float) -> float:
+        """Seconds until a request that was just taken will end, with all that stands before it."""
+        trajectory = self.trajectories[request_id]
+        ahead = self.trajectories.ahead_of(trajectory, limit=MAX_PLAYED)
+        return self._finish_s(trajectory, ahead, now_s=now_s)
+
+    def retry_s(self, *, now_s: float) -> float:
+        """Seconds until the oldest request will end and make room."""
+        return self._finish_s(self.trajectories.oldest, Ahead(), now_s=now_s)
+
+    def _finish_s(self, trajectory: Trajectory, ahead: Ahead, *, now_s: float) -> float:
         # Ranks that are away are on their way back: with none there, a finish is told as if all were.
-        view = self._view(everybody, now_s=now_s, among=self.roster.available or None)
-        name = request_id or view.trajectories[0].request_id
-        decoded_s = predicted_finish_s(view, name, self.settings.widths)
-        return decoded_s + self.trajectories[name].finish_s - now_s
+        view = self._view((), now_s=now_s, among=self.roster.available or None)
+        decoded_s = predicted_finish_s(view, trajectory.view, ahead=ahead, widths=self.settings.widths)
+        return decoded_s + trajectory.finish_s - now_s
 
     def observe(self, running: Running) -> None:
         """Learn from a lease that has run."""

@@ -16,7 +16,7 @@ from epe.actors.opening import Opening
 from epe.actors.patience import LOOK_S, Overdue, Patience
 from epe.actors.reception import Reception
 from epe.actors.recorder import RECORDER, Recording
-from epe.actors.recovery import blame, given_up, lost_rank
+from epe.actors.recovery import blame, given_up, goes_leaner, lost_rank
 from epe.actors.roster import Roster
 from epe.actors.timers import Expire, Keep, Look, StartBy, Wake
 from epe.actors.trajectory import Trajectory
@@ -218,15 +218,20 @@ class Planner(Actor):
 
     def _judge(self, trajectory: Trajectory, ended: Running) -> None:
         """A lease that broke has run all the same if what it was for is there. After a batch that failed a
-        request goes on alone, since another one of it may be the cause."""
+        request goes on alone, since another one of it may be the cause; without memory, on a wider lane."""
         if ended.failed and not ended.broke:
             self.leasing.learning.failed(ended, trajectory.workload)
             for rank, absence in blame(self.roster, ended):
                 log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
-            if ended.lease.batch_size == 1:
+            if ended.lease.batch_size > 1:
+                trajectory.alone = True
+            elif goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
+                log.warning(
+                    "request.goes_leaner", request=trajectory.request.id, barred=trajectory.workload.barred
+                )
+            else:
                 trajectory.failed(ended)
                 return
-            trajectory.alone = True
         if ended.failed and not ended.has_run:
             trajectory.broke(ended)
         else:

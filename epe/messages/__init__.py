@@ -1,5 +1,17 @@
 """The only vocabulary that crosses actors; every message is a frozen, tagged struct."""
 
+from epe.messages.events import (
+    Admitted,
+    Departed,
+    Event,
+    LaneAtWork,
+    LayoutChanged,
+    Live,
+    Predict,
+    Predicted,
+    Turned,
+    WidthCost,
+)
 from epe.messages.leases import Abandon, Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
 from epe.messages.reports import (
     Checkpoint,
@@ -62,6 +74,9 @@ WireMessage = (
     | Account
     | Ended
     | Artifact
+    | LayoutChanged
+    | Predict
+    | Predicted
     | Watch
     | Down
 )
@@ -70,6 +85,7 @@ __all__ = [
     "Abandon",
     "Accepted",
     "Account",
+    "Admitted",
     "Again",
     "Artifact",
     "Cancel",
@@ -77,22 +93,29 @@ __all__ = [
     "Checkpointed",
     "CostsStatus",
     "Decoded",
+    "Departed",
     "Down",
     "Drain",
     "Drop",
     "Encoded",
     "Ended",
+    "Event",
     "Failure",
     "FailureKind",
     "Fetch",
     "Inspect",
     "Lane",
+    "LaneAtWork",
     "LaneVisit",
+    "LayoutChanged",
     "Lease",
     "LeaseDone",
     "LeaseFailed",
+    "Live",
     "OutputFormat",
     "PolicyStatus",
+    "Predict",
+    "Predicted",
     "Progress",
     "RankReady",
     "RankStatus",
@@ -106,6 +129,8 @@ __all__ = [
     "Stop",
     "Submit",
     "Transfer",
+    "Turned",
     "Watch",
+    "WidthCost",
     "WireMessage",
 ]

@@ -62,13 +62,15 @@ class Inspect(Struct, frozen=True, kw_only=True, tag=True):
 
 class RankStatus(Struct, frozen=True, kw_only=True):
     """One rank as the planner sees it: loading, idle, busy, lost, cordoned or quarantined; `reason` says why it
-    gets no lease."""
+    gets no lease. It may use `memory_bytes` (None: nobody knows), of which its model takes `resident_bytes`."""
 
     rank: int
     state: str
     device: str
     request_id: str | None = None
     reason: str = ""
+    memory_bytes: int | None = None
+    resident_bytes: int = 0
 
 
 class CostsStatus(Struct, frozen=True, kw_only=True):

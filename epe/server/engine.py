@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from epe.jobs.engine import Engine as Draws
-from epe.messages import Status
+from epe.messages import Event, Live, Predicted, Request, Status
 
 
 class Engine(Draws, Protocol):
@@ -16,3 +17,13 @@ class Engine(Draws, Protocol):
 
     async def status(self) -> Status:
         """The state of the service; raises `Gone` where nobody is left to ask."""
+
+    async def predict(self, requests: Sequence[Request]) -> Predicted:
+        """What these requests of one size would cost, and when they would end, if they came now; raises as
+        `submit` does."""
+
+    def requests(self) -> Iterable[Live]:
+        """The requests that were taken and have not ended, in the order in which they came."""
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Have `listener` called with all that goes on; it does not raise, and takes no time."""

@@ -103,6 +103,11 @@ class Leasing:
         return basis_of(self.costs, self.trajectories[request_id].workload, self.settings.widths)
 
     @property
+    def policy_widths(self) -> tuple[int, ...]:
+        """The lane widths that the policy in force gives."""
+        return getattr(self.deciding.policy, "widths", self.settings.widths)
+
+    @property
     def num_waiting(self) -> int:
         """Requests that have not begun."""
         return self.trajectories.num_waiting

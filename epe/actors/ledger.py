@@ -10,6 +10,7 @@ from itertools import count
 from epe.messages import (
     Failure,
     Lane,
+    LaneAtWork,
     Lease,
     LeaseDone,
     LeaseFailed,
@@ -259,13 +260,15 @@ class Ledger:
         """The open leases, in the order in which they were sent."""
         return sorted(self.running.values(), key=lambda running: running.lease.seq)
 
-    def lanes_at_work(self) -> list[tuple[int, ...]]:
+    def lanes_at_work(self) -> tuple[LaneAtWork, ...]:
         """The lanes all of whose ranks are at it."""
         at_work = self.at_work()
-        return sorted(
-            {
-                lease.lane.ranks
-                for lease in at_work.values()
-                if all(at_work.get(rank) is lease for rank in lease.lane.ranks)
-            }
+        whole = {
+            lease.lane.ranks: lease
+            for lease in at_work.values()
+            if all(at_work.get(rank) is lease for rank in lease.lane.ranks)
+        }
+        return tuple(
+            LaneAtWork(ranks=ranks, request_id=lease.request.id, stage=lease.stage)
+            for ranks, lease in sorted(whole.items())
         )

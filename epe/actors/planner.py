@@ -16,7 +16,7 @@ from epe.actors.opening import Opening
 from epe.actors.patience import LOOK_S, Overdue, Patience
 from epe.actors.reception import Reception
 from epe.actors.recorder import RECORDER, Recording
-from epe.actors.recovery import blame, given_up, lost_rank
+from epe.actors.recovery import blame, given_up, goes_leaner, lost_rank
 from epe.actors.roster import Roster
 from epe.actors.timers import Expire, Keep, Look, StartBy, Wake
 from epe.actors.trajectory import Trajectory
@@ -24,6 +24,7 @@ from epe.actors.warming import Warming
 from epe.messages import (
     Abandon,
     Accepted,
+    Again,
     Cancel,
     Checkpointed,
     Drain,
@@ -33,8 +34,11 @@ from epe.messages import (
     Failure,
     FailureKind,
     Inspect,
+    LaneAtWork,
+    LayoutChanged,
     LeaseDone,
     LeaseFailed,
+    Predict,
     Progress,
     RankReady,
     Received,
@@ -99,7 +103,7 @@ class Planner(Actor):
             keeps_costs=keeps_costs and warmup is not None,
         )
         self.num_finished = 0
-        self.lanes: list[tuple[int, ...]] = []
+        self.lanes: tuple[LaneAtWork, ...] = ()
         self.alarm: asyncio.TimerHandle | None = None
         self.next_look: asyncio.TimerHandle | None = None
 
@@ -119,8 +123,8 @@ class Planner(Actor):
         match message:
             case LeaseDone() | LeaseFailed():
                 self._report(message)
-            case Submit(request=request):
-                return self._submit(request)
+            case Submit(request=request, again=again):
+                return self._submit(request, again)
             case Encoded():
                 self._encoded(message)
             case Received(request_id=request_id):
@@ -145,6 +149,8 @@ class Planner(Actor):
                 self.opening.keep()
             case Inspect():
                 return self._status()
+            case Predict(requests=requests):
+                return self.reception.predict(requests, now_s=self.now_s)
             case Drain(reason=reason):
                 return self._drain(reason)
             case Down(address=address, reason=reason):
@@ -154,11 +160,12 @@ class Planner(Actor):
 
     # --- requests come ---
 
-    def _submit(self, request: Request) -> Accepted | Rejected:
-        reply = self.reception.take(request, now_s=self.now_s)
+    def _submit(self, request: Request, again: Again | None) -> Accepted | Rejected:
+        reply = self.reception.take(request, again=again, now_s=self.now_s)
         if isinstance(reply, Accepted):
             if request.on_deadline == "expire" and request.deadline_s is not None:
-                expiry = self.after(request.deadline_s, Expire(request_id=request.id))
+                age_s = 0.0 if again is None else again.age_s
+                expiry = self.after(request.deadline_s - age_s, Expire(request_id=request.id))
                 self.trajectories[request.id].expiry = expiry
             self._plan()
         return reply
@@ -213,15 +220,20 @@ class Planner(Actor):
 
     def _judge(self, trajectory: Trajectory, ended: Running) -> None:
         """A lease that broke has run all the same if what it was for is there. After a batch that failed a
-        request goes on alone, since another one of it may be the cause."""
+        request goes on alone, since another one of it may be the cause; without memory, on a wider lane."""
         if ended.failed and not ended.broke:
             self.leasing.learning.failed(ended, trajectory.workload)
             for rank, absence in blame(self.roster, ended):
                 log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
-            if ended.lease.batch_size == 1:
+            if ended.lease.batch_size > 1:
+                trajectory.alone = True
+            elif goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
+                log.warning(
+                    "request.goes_leaner", request=trajectory.request.id, barred=trajectory.workload.barred
+                )
+            else:
                 trajectory.failed(ended)
                 return
-            trajectory.alone = True
         if ended.failed and not ended.has_run:
             trajectory.broke(ended)
         else:
@@ -401,9 +413,13 @@ class Planner(Actor):
     def _note_lanes(self) -> None:
         """One line whenever the lanes at work are not the ones of before."""
         lanes = self.ledger.lanes_at_work()
-        if lanes != self.lanes:
-            self.lanes = lanes
-            log.info("layout.changed", lanes=[list(ranks) for ranks in lanes])
+        if lanes == self.lanes:
+            return
+        ranks = [list(lane.ranks) for lane in lanes]
+        if ranks != [list(lane.ranks) for lane in self.lanes]:
+            log.info("layout.changed", lanes=ranks)
+        self.lanes = lanes
+        self.ref(self.directory.desk).tell(LayoutChanged(lanes=lanes))
 
     def _status(self) -> Status:
         num_waiting = self.leasing.num_waiting

@@ -107,4 +107,6 @@ class Roster:
             device=ready.device if ready else "",
             request_id=None if lease is None else lease.request.id,
             reason=absence.reason if absence else "",
+            memory_bytes=ready.memory_bytes if ready else None,
+            resident_bytes=ready.resident_bytes if ready else 0,
         )

@@ -59,7 +59,9 @@ def _explained(text: str, value: object, struct: type[Struct]) -> BadSetting:
     if unknown:
         known = tuple(each.name for each in fields(_struct_at(struct, path)))
         listed = _listed(unknown[1], known)
-        return BadSetting(f"this key is not known; known here are {listed}", path=f"{path}.{unknown[1]}")
+        return BadSetting(
+            f"this key is not known; known here are {listed}", path=f"{path}.{unknown[1]}".lstrip(".")
+        )
     given = value_at(value, path)
     allowed = _choices(struct, path)
     if allowed:

@@ -1,5 +1,17 @@
 """The only vocabulary that crosses actors; every message is a frozen, tagged struct."""
 
+from epe.messages.events import (
+    Admitted,
+    Departed,
+    Event,
+    LaneAtWork,
+    LayoutChanged,
+    Live,
+    Predict,
+    Predicted,
+    Turned,
+    WidthCost,
+)
 from epe.messages.leases import Abandon, Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
 from epe.messages.reports import (
     Checkpoint,
@@ -18,6 +30,7 @@ from epe.messages.requests import OutputFormat, Request
 from epe.messages.service import (
     Accepted,
     Account,
+    Again,
     Artifact,
     Cancel,
     CostsStatus,
@@ -61,6 +74,9 @@ WireMessage = (
     | Account
     | Ended
     | Artifact
+    | LayoutChanged
+    | Predict
+    | Predicted
     | Watch
     | Down
 )
@@ -69,28 +85,37 @@ __all__ = [
     "Abandon",
     "Accepted",
     "Account",
+    "Admitted",
+    "Again",
     "Artifact",
     "Cancel",
     "Checkpoint",
     "Checkpointed",
     "CostsStatus",
     "Decoded",
+    "Departed",
     "Down",
     "Drain",
     "Drop",
     "Encoded",
     "Ended",
+    "Event",
     "Failure",
     "FailureKind",
     "Fetch",
     "Inspect",
     "Lane",
+    "LaneAtWork",
     "LaneVisit",
+    "LayoutChanged",
     "Lease",
     "LeaseDone",
     "LeaseFailed",
+    "Live",
     "OutputFormat",
     "PolicyStatus",
+    "Predict",
+    "Predicted",
     "Progress",
     "RankReady",
     "RankStatus",
@@ -104,6 +129,8 @@ __all__ = [
     "Stop",
     "Submit",
     "Transfer",
+    "Turned",
     "Watch",
+    "WidthCost",
     "WireMessage",
 ]

@@ -9,10 +9,20 @@ from epe.messages.reports import Failure
 from epe.messages.requests import Request
 
 
+class Again(Struct, frozen=True, kw_only=True):
+    """A request that an earlier life of the service had accepted: it arrived `age_s` ago, which its deadline counts
+    from, and goes on at the start of `step`, whose state the leader holds (None: from its beginning)."""
+
+    age_s: float
+    step: int | None = None
+
+
 class Submit(Struct, frozen=True, kw_only=True, tag=True):
-    """Ask: take this request. Answered with `Accepted` or `Rejected`."""
+    """Ask: take this request. Answered with `Accepted` or `Rejected`; the limits of what may wait are not for one that
+    was accepted before."""
 
     request: Request
+    again: Again | None = None
 
 
 class Accepted(Struct, frozen=True, kw_only=True, tag=True):
@@ -52,13 +62,15 @@ class Inspect(Struct, frozen=True, kw_only=True, tag=True):
 
 class RankStatus(Struct, frozen=True, kw_only=True):
     """One rank as the planner sees it: loading, idle, busy, lost, cordoned or quarantined; `reason` says why it
-    gets no lease."""
+    gets no lease. It may use `memory_bytes` (None: nobody knows), of which its model takes `resident_bytes`."""
 
     rank: int
     state: str
     device: str
     request_id: str | None = None
     reason: str = ""
+    memory_bytes: int | None = None
+    resident_bytes: int = 0
 
 
 class CostsStatus(Struct, frozen=True, kw_only=True):

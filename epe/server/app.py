@@ -5,21 +5,26 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from uuid import uuid4
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from epe.errors import EpeError, Gone, Refused
 from epe.families import Defaults, Family
+from epe.jobs.jobs import Jobs
+from epe.jobs.store import MemoryStore
 from epe.server.answers import answer, answer_crash, answer_http
 from epe.server.clients import Clients
 from epe.server.engine import Engine
+from epe.server.events import EVENTS, Events
 from epe.server.guard import ORIGINS, UNGUARDED, allow_origin, guard
 from epe.server.health import inspect
 from epe.server.lines import aiohttp_logger
+from epe.server.metrics import METRICS, Metrics
 from epe.server.openapi import DOCUMENT, describe_routes
 from epe.server.results import Results
 from epe.server.routes import ROUTES
@@ -39,15 +44,21 @@ def make_app(
     *,
     family: Family,
     name: str,
+    jobs: Jobs | None = None,
     defaults: Defaults | None = None,
     settings: HttpSettings | None = None,
     warn: Callable[[str], str | None] = lambda prompt: None,
 ) -> web.Application:
-    """The application that serves the stage `name` of `family`; `defaults` go before the family's."""
+    """The application that serves the stage `name` of `family`; `defaults` go before the family's. Without `jobs` it
+    keeps its own, in memory."""
     settings = settings or HttpSettings()
     app = web.Application(client_max_size=settings.limits.body_kb * 2**10, middlewares=[_border, guard])
+    if jobs is None:
+        jobs = Jobs(MemoryStore(), engine=engine, made_for=name)
+        app.cleanup_ctx.append(partial(_living, jobs))
     service = app[SERVICE] = Service(
         engine=engine,
+        jobs=jobs,
         family=family,
         name=name,
         aliases=settings.aliases,
@@ -60,11 +71,21 @@ def make_app(
     )
     app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)
     app[ORIGINS] = frozenset(settings.origins)
+    events, metrics = app[EVENTS], app[METRICS] = Events(), Metrics()
+    engine.listen(events.hear)
+    engine.listen(metrics.hear)
+    app.on_shutdown.append(events.close)
     app[DOCUMENT] = msgspec.json.encode(describe_routes(ROUTES, service))
     app.on_response_prepare.append(_sign)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, route.handler)
     return app
+
+
+async def _living(jobs: Jobs, app: web.Application) -> AsyncIterator[None]:
+    await jobs.open()
+    yield
+    await jobs.close(in_order=True)
 
 
 async def serve(app: web.Application, sock: socket.socket, *, end_within_s: float = 5.0) -> web.AppRunner:
@@ -119,7 +140,10 @@ async def _answered(http: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _report(http: web.Request, *, status: int, seconds: float) -> None:
-    """One line an answer; status 0 where the client had left before it."""
+    """One line an answer, and one in the metrics; status 0 where the client had left before it."""
+    resource = http.match_info.route.resource
+    route = "" if resource is None else resource.canonical
+    http.app[METRICS].answered(method=_known_method(http), route=route, status=status)
     log = _log.debug if http.path in _OFTEN_ASKED else _log.info
     log(
         "http.answered" if status else "client.left",
@@ -129,6 +153,11 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
         status=status,
         seconds=round(seconds, 4),
     )
+
+
+def _known_method(http: web.Request) -> str:
+    """Clients may send any word for one, and each would be a series of its own."""
+    return http.method if http.method in hdrs.METH_ALL else "other"
 
 
 async def _sign(http: web.Request, response: web.StreamResponse) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -14,16 +13,12 @@ from msgspec import UNSET, Struct, UnsetType
 from epe.messages import LaneVisit
 from epe.server.drawing import Picture
 from epe.server.fetch import url_of
-from epe.server.service import REQUEST_ID, SERVICE
-from epe.telemetry.log import get_logger
+from epe.server.service import SERVICE
+from epe.server.sse import send_pieces
 
-# A client that takes no piece for this long is let go: nobody keeps finished pictures in memory for ever.
-STALLED_S = 60.0
 # A multiple of 3, so that the base64 of the pieces, one after the other, is that of the whole.
 _PIECE_BYTES = 3 * 2**16
 _EMPTY_PICTURE = b'"b64_json":""'
-
-_log = get_logger("server")
 
 
 class DrawnAs(Struct, frozen=True, kw_only=True):
@@ -141,17 +136,8 @@ async def send_pictures(
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.content_length = num_bytes_of(frame, files)
     await response.prepare(http)
-    try:
-        for piece in pieces_of(frame, files):
-            async with asyncio.timeout(STALLED_S):
-                await response.write(piece)
-            await asyncio.sleep(0)
-    except TimeoutError:
-        _log.warning("client.stalled", request_id=http[REQUEST_ID], stalled_s=STALLED_S)
-        if http.transport is not None:
-            http.transport.abort()
-        return response
-    await response.write_eof()
+    if await send_pieces(http, response, pieces_of(frame, files)):
+        await response.write_eof()
     return response
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from epe.server.events import get_events
 from epe.server.fetch import get_result
 from epe.server.health import Alive, Health, Model, ModelList, get_health, get_livez, get_model, list_models
-from epe.server.image_body import ImageBody
+from epe.server.image_body import ImageBody, PlanBody
 from epe.server.images import create_images, refuse_edits
+from epe.server.live import LIMIT, LiveList, list_requests
+from epe.server.metrics import get_metrics
 from epe.server.openapi import Document, get_document
+from epe.server.plan import PlanReply, plan_images
 from epe.server.reply import ImagesReply
+from epe.server.requests import (
+    JobReply,
+    create_request,
+    delete_request,
+    get_content,
+    get_request,
+)
 from epe.server.route import Answer, Route
+from epe.server.sse import EVENT_STREAM
 
 # What may happen to a body, before anybody knows what it says.
 _BODY = (400, 408, 413, 415)
@@ -25,6 +37,31 @@ ROUTES: tuple[Route, ...] = (
         {200: Answer("the finished pictures", ImagesReply)},
         errors=_BODY + _WORK,
         body=ImageBody,
+    ),
+    Route(
+        "POST",
+        "/v1/plan",
+        plan_images,
+        "Say what pictures would cost and when they would end, without drawing them",
+        {200: Answer("the plan", PlanReply)},
+        errors=(*_BODY, 404, 429, 503),
+        body=PlanBody,
+    ),
+    Route(
+        "GET",
+        "/v1/requests",
+        list_requests,
+        "List what is in work and what waits",
+        {200: Answer("the first of them", LiveList)},
+        errors=(400,),
+        query={"limit": LIMIT},
+    ),
+    Route(
+        "GET",
+        "/v1/events",
+        get_events,
+        "Watch what goes on, as server-sent events",
+        {200: Answer("events until somebody hangs up", others=(EVENT_STREAM,))},
     ),
     *(
         Route(
@@ -46,6 +83,43 @@ ROUTES: tuple[Route, ...] = (
         {200: Answer("the file", others=_PICTURES)},
         errors=(404,),
         guarded=False,
+    ),
+    Route(
+        "POST",
+        "/v1/requests",
+        create_request,
+        "Have pictures drawn and kept, whether or not their client waits",
+        {
+            200: Answer("what became of the request that came with this key before", JobReply),
+            202: Answer("it was taken, and is kept", JobReply),
+        },
+        errors=_BODY + _WORK,
+        body=ImageBody,
+    ),
+    Route(
+        "GET",
+        "/v1/requests/{id}",
+        get_request,
+        "Say how far a kept request is, and what became of it",
+        {200: Answer("the request as it is now", JobReply)},
+        errors=(404, 503),
+    ),
+    Route(
+        "GET",
+        "/v1/requests/{id}/content",
+        get_content,
+        "Fetch a picture of a kept request",
+        {200: Answer("the file", others=_PICTURES)},
+        errors=(400, 404, 409, 410, 500, 503, 504),
+        query={"index": (0, 9)},
+    ),
+    Route(
+        "DELETE",
+        "/v1/requests/{id}",
+        delete_request,
+        "End a kept request, or forget one that has ended",
+        {200: Answer("the request as it is now; one that had ended before is forgotten", JobReply)},
+        errors=(404, 503),
     ),
     Route(
         "GET",
@@ -82,6 +156,13 @@ ROUTES: tuple[Route, ...] = (
             },
         )
         for path in ("/health", "/readyz")
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        get_metrics,
+        "Say in numbers how the service fares, for Prometheus",
+        {200: Answer("the metrics", others=("text/plain",))},
     ),
     Route(
         "GET",

@@ -14,7 +14,7 @@ from typing import Any
 
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
-from epe.errors import EpeError, Gone
+from epe.errors import EpeError, Gone, OutOfMemory
 from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
 from epe.transport.link import Parcel
 
@@ -228,7 +228,7 @@ class SimulatedDevice:
     def _failed(self, lease: Lease, error: EpeError, first: Lease) -> LeaseFailed:
         self.world.meeting(first).break_up(f"rank {self.rank} left the lane of lease {lease.seq}")
         consequence = isinstance(error, Gone)
-        if lease.batch_size == 1 and not consequence:
+        if lease.batch_size == 1 and not consequence and not isinstance(error, OutOfMemory):
             self.steps.pop(lease.request.id, None)
         # Else the state from before the lease is whole: the request may go on from it.
         self.ended.add(lease.request.id)

@@ -101,7 +101,7 @@ def test_a_file_of_keys_is_read(tmp_path):
     [
         ("alice: {key: short-secret}", "alice.key is wrong"),
         (f"alice: {{key: {ALICE}, at_once: none}}", "alice.at_once is wrong"),
-        (f"alice: {{kee: {ALICE}}}", "alice is wrong"),
+        (f"alice: {{kee: {ALICE}}}", "alice.kee is wrong"),
         ("alice: {}", "alice must have key or sha256"),
         ("alice: {sha256: abc}", "alice.sha256 is wrong"),
         (f"alice: {{key: {ALICE}}}\nbob: {{key: {ALICE}}}", "have the same key"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from epe.config import limits
 from epe.config.convert import value_at
+from epe.config.degrees import check_degree, check_width
 from epe.config.keys import Tree
 from epe.config.model_path import check_model_path, check_planes
 from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
@@ -88,16 +89,6 @@ def _check_world(stage: Stage) -> None:
         )
 
 
-def check_degree(num_planes: int, world_size: int, *, path: str) -> None:
-    """Raises `BadSetting` at `path` where planes of tensor parallelism would not be equally wide."""
-    if world_size % num_planes:
-        possible = ", ".join(str(each) for each in range(1, world_size + 1) if world_size % each == 0)
-        raise BadSetting(
-            f"{num_planes} planes do not divide a world of {world_size} ranks; possible are {possible}",
-            path=path,
-        )
-
-
 def _check_ulysses(stage: Stage) -> None:
     cp, path = stage.parallelism.cp, "parallelism.cp.ulysses_degree"
     if cp.ulysses_degree is None:
@@ -129,6 +120,7 @@ def _check_widths(stage: Stage) -> None:
         raise BadSetting(f"{list(widths)} must be sorted, each width once: {right}", path=path)
     if widths[-1] > world:
         raise BadSetting(f"{widths[-1]} is wider than the world of {world} ranks", path=path)
+    check_width(widths[-1], path=path)
 
 
 def _check_requests(stage: Stage) -> None:

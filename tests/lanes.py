@@ -69,6 +69,8 @@ class ThreadExchange:
     def narrow(self, positions: tuple[int, ...]) -> Exchange:
         if len(positions) == 1:
             return SoloExchange()
+        if positions == tuple(range(self.width)):
+            return self  # type: ignore[return-value]
         return ThreadExchange(self._meeting.half(positions), positions.index(self.position), len(positions))  # type: ignore[return-value]
 
 

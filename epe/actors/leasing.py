@@ -28,7 +28,8 @@ log = get_logger("planner")
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
     """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2; `widths` are those in each
-    of `num_planes` planes of tensor parallelism. Up to `max_batch` requests are drawn as one.
+    of `num_planes` planes of tensor parallelism, `decode_widths` those of lanes that decode. Up to `max_batch` requests
+    are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
     the world. `checkpoints` has states kept on the leader.
@@ -38,6 +39,7 @@ class PlannerSettings:
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
     num_planes: int = 1
+    decode_widths: tuple[int, ...] = (1,)
     max_batch: int = 1
     correct_costs: bool = True
     survives: bool = False
@@ -139,7 +141,13 @@ class Leasing:
         self, trajectories: Sequence[TrajectoryView], *, now_s: float, among: frozenset[int] | None
     ) -> View:
         ranks = self.ledger.rank_views(now_s=now_s, among=among)
-        return View(now_s=now_s, ranks=ranks, trajectories=trajectories, costs=self.costs)
+        return View(
+            now_s=now_s,
+            ranks=ranks,
+            trajectories=trajectories,
+            costs=self.costs,
+            decode_widths=self.settings.decode_widths,
+        )
 
     def _decide(self, view: View) -> tuple[Assignment, ...]:
         """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
@@ -164,7 +172,7 @@ class Leasing:
         """Its lease, or those of its batch."""
         batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
-        width = len(assignment.ranks) if stage is Stage.DENOISE else 1
+        width = len(assignment.ranks)
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         task_s = self.costs.seconds(cost_key(workload, stage, width, batch=len(batch)))
         split = self._split_of(width, batch[0])
@@ -197,7 +205,7 @@ class Leasing:
         return self.settings.checkpoints and trajectory.for_client and trajectory.stage is not Stage.DECODE
 
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
-        """Of a lane, in all planes; encoding and decoding are work of the first one."""
+        """Of a lane, in all planes; encoding and decoding are work in the first one."""
         if self.trajectories[assignment.request_id].stage is not Stage.DENOISE:
             return assignment.ranks
         return over_planes(

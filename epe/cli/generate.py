@@ -203,7 +203,5 @@ def _refuse_what_is_not_there(args: Namespace) -> None:
     degree = getattr(args, "tensor_parallel_degree", None)
     if degree is not None and degree < 1:
         raise BadSetting(f"{degree} is not 1 or more", path="--tensor-parallel-degree")
-    if args.parallel_vae:
-        raise BadSetting("decoding on several ranks is not yet available", path="--parallel-vae")
     if args.vae_parallel_halo is not None and args.vae_parallel_halo < 0:
         raise BadSetting(f"{args.vae_parallel_halo} is not 0 or more", path="--vae-parallel-halo")

@@ -22,11 +22,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
     ("record_timeline", lambda s: s.record_timeline, "recording a timeline is not yet available"),
     ("numerics", lambda s: s.numerics == "fast", "fast numerics are not yet available; use exact"),
     (
-        "parallelism.vae.degree",
-        lambda s: (s.parallelism.vae.degree or 1) > 1,
-        "decoding on several ranks is not yet available; leave it out or write 1",
-    ),
-    (
         "parallelism.scheduler.balanced_k",
         lambda s: not s.parallelism.scheduler.balanced_k,
         "leases of equal step counts are not yet available; leave it out or write true",
@@ -36,7 +31,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
 # Keys that the reference's files have, and that change nothing here: they are named in the log.
 WITHOUT_EFFECT = {
     "parallelism.vae.halo": "the rows to exchange follow from each layer's kernel",
-    "parallelism.vae.enabled": "decoding on several ranks is not yet available, so one rank decodes",
     "service.advertise_host": "no reply holds an address",
     "output_root": "results are sent, not written to disk",
     "process": "the processes of a stage go by its name",
@@ -51,6 +45,7 @@ def check_stage(stage: Stage) -> None:
             raise BadSetting(message, path=path)
     _check_world(stage)
     _check_ulysses(stage)
+    _check_vae(stage)
     _check_policy(stage)
     _check_widths(stage)
     check_policy_widths(stage)
@@ -99,6 +94,28 @@ def _check_ulysses(stage: Stage) -> None:
         )
     if cp.ulysses_degree > cp.world_size:
         raise BadSetting(f"{cp.ulysses_degree} is more than the world of {cp.world_size} ranks", path=path)
+
+
+def _check_vae(stage: Stage) -> None:
+    """A degree is one fixed group, which only a policy of one lane can always give."""
+    vae, policy, path = stage.parallelism.vae, stage.parallelism.scheduler.policy, "parallelism.vae.degree"
+    if vae.degree is None or vae.degree == 1:
+        return
+    if not vae.enabled:
+        raise BadSetting(
+            f"{vae.degree} ranks cannot decode where parallelism.vae.enabled is false", path=path
+        )
+    if policy != "static_cp":
+        raise BadSetting(
+            f"a fixed degree of {vae.degree} needs the policy static_cp, and the policy is {policy}; "
+            "leave it out, and the policy decides",
+            path=path,
+        )
+    if vae.degree > stage.parallelism.cp.world_size:
+        raise BadSetting(
+            f"{vae.degree} is more than the {stage.parallelism.cp.world_size} ranks that decode", path=path
+        )
+    check_width(vae.degree, path=path)
 
 
 def _check_policy(stage: Stage) -> None:

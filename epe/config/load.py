@@ -84,6 +84,7 @@ def _complete(tree: Tree, family: Family) -> None:
     for path in SECTIONS:
         _fill(tree, path, {})
     _fill(tree, "", {"process": tree.get("name")})
+    _fill(tree, "parallelism.vae", {"enabled": family.parallel_vae})
     _fill(tree, "parallelism.model", {"cfg_parallel_degree": 2 if family.owns("cfg") else 1})
     _fill(
         tree,

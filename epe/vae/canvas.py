@@ -33,6 +33,11 @@ class Canvas:
         self._exchange = exchange
         self._device, self.home = device, home or device
 
+    @property
+    def num_bands(self) -> int:
+        """Of the whole picture."""
+        return len(self._bands)
+
     def spread(self, whole: torch.Tensor) -> Here:
         """This rank's bands of latents that every rank has."""
         starts, rows = self._bands.starts(), self._bands.rows
@@ -40,12 +45,11 @@ class Canvas:
 
     def each(self, compute: Callable[..., torch.Tensor], *layers: Here) -> Here:
         """What `compute` makes of each band of the layers: no row sees another one's."""
-        return [
-            self._rest(compute(*map(self._at_work, parts)))
-            for parts in zip(*layers, strict=True)
-        ]
+        return [self._rest(compute(*map(self._at_work, parts))) for parts in zip(*layers, strict=True)]
 
-    def reaching(self, num_rows: int, compute: Callable[[int, torch.Tensor], torch.Tensor], layer: Here) -> Here:
+    def reaching(
+        self, num_rows: int, compute: Callable[[int, torch.Tensor], torch.Tensor], layer: Here
+    ) -> Here:
         """What `compute` makes of each band (its place among those here, its rows with `num_rows` more on both sides).
 
         Rows beyond the picture are zero. Bands between others of this rank are computed while the rows of its
@@ -81,7 +85,8 @@ class Canvas:
         scale = part.shape[-2] // self._rows[self._exchange.position]
         is_head = self._exchange.position == 0
         nothing = part.new_empty(0)
-        parts, shapes = [nothing] * len(self._owned), [(0,)] * len(self._owned)
+        parts = [nothing] * self._exchange.width
+        shapes: list[tuple[int, ...]] = [(0,)] * self._exchange.width
         if is_head:
             shapes = [(*part.shape[:-2], scale * rows, part.shape[-1]) for rows in self._rows]
         parts[0] = part
@@ -126,7 +131,9 @@ class Canvas:
         if place < len(layer) - 1:
             below = self._at_work(layer[place + 1][..., :num_rows, :])
         beyond = band.new_zeros((*band.shape[:-2], num_rows, band.shape[-1]))
-        return torch.cat([beyond if above is None else above, band, beyond if below is None else below], dim=-2)
+        return torch.cat(
+            [beyond if above is None else above, band, beyond if below is None else below], dim=-2
+        )
 
     def _at_work(self, band: torch.Tensor) -> torch.Tensor:
         return band.to(self._device)

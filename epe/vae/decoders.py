@@ -1,7 +1,7 @@
 """The decoders of diffusers' autoencoders over the bands of a picture.
 
-Each is written anew here from its layers, and its modules only lend their weights: nothing of a decode stays on a module,
-so that several may run at once.
+Each is written anew here from its layers, and its modules only lend their weights: nothing of a decode stays on a
+module, so several may run at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 from epe.transport.exchange import Exchange
 from epe.vae.bands import Bands, bands_of
 from epe.vae.canvas import Canvas, Here
-from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm, reach
+from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm
 from epe.vae.seam import kind_of, why_not_modules
 
 # Whole frames at a time: (canvas, the model, latents after its first convolution of single pixels).
@@ -47,7 +47,11 @@ def decode(
     if reason := why_not(vae):
         raise ValueError(reason)
     bands = bands or bands_of(latents.shape[-2])
-    busy = exchange.narrow(tuple(range(min(exchange.width, len(bands))))) if exchange.position < len(bands) else None
+    busy = (
+        exchange.narrow(tuple(range(min(exchange.width, len(bands)))))
+        if exchange.position < len(bands)
+        else None
+    )
     if busy is None:
         return None
     canvas = Canvas(bands, busy, device=latents.device, home=home)

@@ -20,7 +20,9 @@ def reach(conv: nn.Conv2d | nn.Conv3d) -> int:
     return conv.dilation[-2] * (conv.kernel_size[-2] - 1) // 2
 
 
-def convolution(canvas: Canvas, layer: Here, conv: nn.Conv2d, *, before: Pointwise | None = None, scale: int = 1) -> Here:
+def convolution(
+    canvas: Canvas, layer: Here, conv: nn.Conv2d, *, before: Pointwise | None = None, scale: int = 1
+) -> Here:
     """A convolution of pictures (1, channels, rows, columns). `before` is done to the rows that arrive, so that they
     travel as they were; where it makes `scale` rows of one, enough of them travel and the rest is cut off."""
     rows = reach(conv)
@@ -72,7 +74,9 @@ def causal_convolution(canvas: Canvas, layer: Here, conv: nn.Conv3d, memory: Mem
 
 
 def group_norm(canvas: Canvas, layer: Here, norm: nn.GroupNorm, *, after: Pointwise | None = None) -> Here:
-    """Over the whole picture, from the moments of each band, merged in the order of the bands."""
+    """Over the whole picture, from the moments of each band, merged in the order of the bands; of one band, as ever."""
+    if canvas.num_bands == 1:
+        return canvas.each(lambda band: norm(band) if after is None else after(norm(band)), layer)
     mean, variance = _merged(canvas, layer, norm.num_groups)
     per_group = norm.num_channels // norm.num_groups
     mean, variance = mean.repeat_interleave(per_group), variance.repeat_interleave(per_group)

@@ -7,7 +7,10 @@ from typing import Any
 
 from torch import nn
 
-# The kinds of modules in each decoder. A module of another kind, or one that is set up in another way, stands in the way.
+from epe.vae.bands import MIN_ROWS
+from epe.vae.layers import reach
+
+# The kinds of modules in each decoder. One of another kind, or set up in another way, stands in the way.
 _PICTURE = {
     "Decoder",
     "UNetMidBlock2D",
@@ -25,10 +28,9 @@ _PICTURE = {
 
 
 def _video(prefix: str) -> set[str]:
-    own = ("Decoder3d", "MidBlock", "UpBlock", "ResidualBlock", "AttentionBlock", "Resample", "Upsample")
-    own += ("CausalConv3d", "RMS_norm")
-    shared = {"Conv2d", "SiLU", "Dropout", "Identity", "ModuleList", "Sequential"}
-    return {prefix + name for name in own} | shared
+    blocks = ("Decoder3d", "MidBlock", "UpBlock", "ResidualBlock", "AttentionBlock", "Resample", "Upsample")
+    own = {prefix + name for name in (*blocks, "CausalConv3d", "RMS_norm")}
+    return own | {"Conv2d", "SiLU", "Dropout", "Identity", "ModuleList", "Sequential"}
 
 
 _KNOWN = {
@@ -58,7 +60,9 @@ def _strange(vae: Any, known: set[str]) -> Iterator[str]:
         if kind not in known:
             yield f"decoder.{name} is a {kind}, which is not known"
         elif isinstance(module, nn.Conv2d | nn.Conv3d) and not _is_plain(module):
-            yield f"decoder.{name} is a convolution with stride, groups, even kernel or padding of another kind than zeros"
+            yield f"decoder.{name} is a convolution with a stride, groups, an even kernel or no zeros beyond edges"
+        elif isinstance(module, nn.Conv2d | nn.Conv3d) and reach(module) > MIN_ROWS:
+            yield f"decoder.{name} reaches {reach(module)} rows further, and a band may have {MIN_ROWS}"
         elif kind == "ResnetBlock2D" and not _is_plain_residual(module):
             yield f"decoder.{name} is a residual block that depends on time or resamples"
         elif kind == "Attention" and not _is_plain_attention(module):

@@ -148,7 +148,6 @@ def test_a_wrong_flag_is_one_sentence(base, flags, words):
     ("flags", "path", "words"),
     [
         ("--tensor-parallel-degree 0", "--tensor-parallel-degree", "0 is not 1 or more"),
-        ("--parallel-vae", "--parallel-vae", "not yet available"),
         ("--vae-parallel-halo -1", "--vae-parallel-halo", "-1 is not 0 or more"),
         ("--ulysses-degree 2", "--ulysses-degree", "the method is agkv by default"),
         ("--cp-method ulysses --ulysses-degree 0", "--ulysses-degree", "0 is not 1 or more"),

@@ -182,7 +182,6 @@ def test_a_key_of_videos_is_an_error_for_a_family_that_draws_pictures(stage_with
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("parallelism.vae.degree", 2),
         ("parallelism.scheduler.balanced_k", False),
         ("numerics", "fast"),
         ("terminal", False),
@@ -440,9 +439,49 @@ def test_keys_without_effect_are_noted(settings):
     unused = build_stage(settings, env=NO_ENV).unused
     assert [note.partition(":")[0] for note in unused] == [
         "parallelism.vae.halo",
-        "parallelism.vae.enabled",
         "process",
     ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "vae", "widths"),
+    [
+        ("elastic", {}, (1,)),  # Z-Image decodes whole unless asked otherwise
+        ("elastic", {"enabled": True}, (1, 2, 4)),
+        ("static_cp", {"enabled": True}, (1, 2, 4)),
+        ("static_cp", {"enabled": True, "degree": 2}, (2,)),
+        ("static_cp", {"enabled": True, "degree": 1}, (1,)),
+        ("static_dp", {"enabled": True}, (1,)),
+    ],
+)
+def test_the_widths_of_a_decode_follow_from_the_policy_and_the_degree(settings, policy, vae, widths):
+    settings["parallelism"] |= {"vae": vae, "scheduler": {"policy": policy}}
+    stage = build_stage(settings, env=NO_ENV)
+    assert stage.decode_widths == widths
+    assert stage.decodes_in_bands == (widths != (1,))
+
+
+def test_other_families_decode_in_bands_unless_asked_otherwise(settings, checkpoint):
+    (checkpoint / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    settings |= {"factory": "flux1", "parallelism": {}}
+    assert build_stage(settings, env=NO_ENV).decodes_in_bands
+    settings["gpu"] = [0]
+    assert not build_stage(settings, env=NO_ENV).decodes_in_bands, "one rank has nobody to decode with"
+
+
+@pytest.mark.parametrize(
+    ("policy", "vae", "words"),
+    [
+        ("elastic", {"enabled": True, "degree": 2}, "needs the policy static_cp, and the policy is elastic"),
+        ("static_cp", {"enabled": False, "degree": 2}, "where parallelism.vae.enabled is false"),
+        ("static_cp", {"enabled": True, "degree": 5}, "5 is more than the 4 ranks"),
+    ],
+)
+def test_a_degree_of_decoding_that_cannot_be_is_refused(settings, policy, vae, words):
+    settings["parallelism"] |= {"vae": vae, "scheduler": {"policy": policy}}
+    error = refusal(settings)
+    assert error.path == "parallelism.vae.degree"
+    assert words in str(error)
 
 
 def test_a_default_deadline_is_part_of_the_request_defaults(stage_with):

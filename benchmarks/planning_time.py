@@ -22,9 +22,10 @@ from pathlib import Path
 from epe.actors.admission import Limits
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger
+from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import family
-from epe.messages import Lease, LeaseDone, Stage
+from epe.messages import Lease, LeaseDone, RankReady, Stage
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.simulator.arrivals import request_of
 from epe.simulator.metrics import percentile
@@ -34,6 +35,7 @@ from epe.simulator.published import wan
 WORLD = 8
 QUEUES = (10, 100, 1_000, 10_000)
 GUARD_S, STARVATION_S = 3.0, 30.0
+NUM_ADMISSIONS = 200
 
 # Seconds after arrival, or None, from a chance between 0 and 1 and the request's best latency.
 Deadline = Callable[[float, float], float | None]
@@ -55,10 +57,23 @@ DEADLINES: dict[str, tuple[str, Deadline]] = {
 
 @dataclass
 class Times:
-    """Seconds of each plan: of this process's work, and of the clock on the wall."""
+    """Seconds of each plan or admission: of this process's work, and of the clock on the wall."""
 
     process_s: list[float] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
+
+    def add(self, process_s: float, wall_s: float) -> None:
+        """One that began at these times."""
+        self.process_s.append(time.process_time() - process_s)
+        self.wall_s.append(time.perf_counter() - wall_s)
+
+    def cells(self) -> list[str]:
+        """Milliseconds for the table."""
+        return [
+            f"{1e3 * percentile(seconds, share):.2f}"
+            for seconds in (self.process_s, self.wall_s)
+            for share in (0.5, 0.99, 1.0)
+        ]
 
 
 class Played:
@@ -69,6 +84,9 @@ class Played:
         self.mix = mix_of("small", cost_set)
         costs = cost_set.table([size.workload for size in self.mix.sizes], world_size=WORLD)
         widths = cost_set.widths(WORLD)
+        roster = Roster(WORLD)
+        for rank in range(WORLD):
+            roster.enter(RankReady(rank=rank, device="cpu", fingerprint="", load_s=0.0))
         policy = Elastic(ElasticSettings(widths=widths, deadline_guard_s=GUARD_S, starvation_s=STARVATION_S))
         self.leasing = Leasing(
             PlannerSettings(
@@ -82,12 +100,13 @@ class Played:
             fallback=policy,
             costs=costs,
             ledger=Ledger(WORLD),
+            roster=roster,
         )
         self.deadline = deadline
         self.chance = random.Random(seed)
         self.ends: list[tuple[float, int, Lease]] = []
         self.now_s = 0.0
-        self.times = Times()
+        self.planning, self.admitting = Times(), Times()
         for _ in range(num_waiting):
             self.arrive()
 
@@ -105,15 +124,17 @@ class Played:
             conditions=size.conditions,
             deadline_s=self.deadline(self.chance.random(), best_s),
         )
+        process_s, wall_s = time.process_time(), time.perf_counter()
         self.leasing.admit(request, now_s=self.now_s, for_client=True)
+        self.leasing.predicted_s(request.id, now_s=self.now_s)
+        self.admitting.add(process_s, wall_s)
 
     def plan(self) -> None:
         """Ask for the next leases, as the planner does after each event."""
         process_s, wall_s = time.process_time(), time.perf_counter()
         leases = list(self.leasing.next_leases(now_s=self.now_s))
         self.leasing.next_opening_s(now_s=self.now_s)
-        self.times.process_s.append(time.process_time() - process_s)
-        self.times.wall_s.append(time.perf_counter() - wall_s)
+        self.planning.add(process_s, wall_s)
         for lease in leases:
             heapq.heappush(self.ends, (self.leasing.ledger.running[lease.seq].ends_s, lease.seq, lease))
 
@@ -137,29 +158,30 @@ class Played:
             self.arrive()
 
 
-def measure(*, num_waiting: int, max_inflight: int, deadline: Deadline, num_plans: int) -> Times:
+def measure(*, num_waiting: int, max_inflight: int, deadline: Deadline, num_plans: int) -> Played:
     """So many plans, after a tenth as many that do not count."""
     played = Played(num_waiting=num_waiting, max_inflight=max_inflight, deadline=deadline, seed=1)
     for number in range(num_plans + num_plans // 10):
         if number == num_plans // 10:
-            played.times = Times()
+            played.planning = Times()
         played.plan()
         played.go_on()
-    return played.times
+    # More of them, since few requests end in so many plans; each makes the queue one longer.
+    played.admitting = Times()
+    for _ in range(NUM_ADMISSIONS):
+        played.arrive()
+    return played
 
 
 def row(num_waiting: int, name: str, *, max_inflight: int, num_plans: int) -> str:
     """A line of the table; milliseconds."""
     deadline = DEADLINES[name][1]
-    times = measure(
+    played = measure(
         num_waiting=num_waiting, max_inflight=max_inflight, deadline=deadline, num_plans=num_plans
     )
-    cells = [
-        f"{1e3 * percentile(seconds, share):.2f}"
-        for seconds in (times.process_s, times.wall_s)
-        for share in (0.5, 0.99, 1.0)
-    ]
-    return f"| {num_waiting:,} | {min(num_waiting, max_inflight):,} | {name} | {' | '.join(cells)} |"
+    admitting = played.admitting.cells()[:3]
+    cells = " | ".join([*played.planning.cells(), *admitting])
+    return f"| {num_waiting:,} | {min(num_waiting, max_inflight):,} | {name} | {cells} |"
 
 
 def page(rows: list[str], *, num_plans: int) -> str:
@@ -174,11 +196,12 @@ the leader's own books (`Leasing`), Wan costs, mix `small`; {num_plans:,} plans 
 *Seen* is how many of the requests that wait the policy is shown (`max_inflight_requests`). *Process* is the processor
 time of a plan, *wall* the time on the clock, in which other work on the machine counts too. A plan is everything from
 an event to the leases: the view, the policy, the check of its plan, the entries in the books and the next alarm.
+*Admission* is the processor time of taking a request into the books and predicting its finish, {NUM_ADMISSIONS} times.
 
 Deadlines: {kinds}.
 
-| waiting | seen | deadlines | process ms: p50 | p99 | most | wall ms: p50 | p99 | most |
-| --: | --: | --- | --: | --: | --: | --: | --: | --: |
+| waiting | seen | deadlines | process ms: p50 | p99 | most | wall ms: p50 | p99 | most | admission: p50 | p99 | most |
+| --: | --: | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |
 {chr(10).join(rows)}
 """
 

@@ -46,6 +46,11 @@ class Actor:
     async def stopped(self, reason: str) -> None:
         """Called once, after the last message, also after a crash; has 5 s."""
 
+    @property
+    def now_s(self) -> float:
+        """Seconds on the clock by which `after` goes."""
+        return asyncio.get_running_loop().time()
+
     def ref(self, address: str) -> Ref:
         """Another actor: `name@node`, or `name` on this node."""
         return Ref(self.system, self.system.absolute(address), self.address)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +15,31 @@ from epe.errors import BadRequest, Gone
 from epe.messages import (
     Accepted,
     Account,
+    Admitted,
     Artifact,
     Cancel,
+    Departed,
     Drain,
     Ended,
+    Event,
     Inspect,
+    LayoutChanged,
+    Live,
+    Predict,
+    Predicted,
     Progress,
     Rejected,
     Request,
     Status,
     Submit,
+    Turned,
 )
 from epe.transport.link import Parcel
 
 ASK_TIMEOUT_S = 30.0
 
 Watcher = Callable[[Progress], None]
+Listener = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +71,13 @@ class Handle:
 
 
 class _Entry:
-    def __init__(self, watcher: Watcher | None) -> None:
+    def __init__(self, request: Request, watcher: Watcher | None, *, arrived_at: float) -> None:
         self.ending: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.request = request
         self.watcher = watcher
+        self.arrived_at = arrived_at
+        self.accepted: Accepted | None = None
+        self.progress: Progress | None = None
         self.artifact: Artifact | None = None
         self.pixels: Any = None
 
@@ -73,9 +87,11 @@ class Desk(Actor):
 
     inbox = 8192
 
-    def __init__(self, *, directory: Directory) -> None:
+    def __init__(self, *, directory: Directory, wall_clock: Callable[[], float] = time.time) -> None:
         self.directory = directory
+        self.wall_clock = wall_clock
         self.entries: dict[str, _Entry] = {}
+        self._listeners: dict[Listener, None] = {}
 
     async def started(self) -> None:
         self.watch(self.directory.planner)
@@ -84,7 +100,7 @@ class Desk(Actor):
         """Hand a request to the planner; raises `Refused` or `BadRequest` when it is not taken."""
         if request.id in self.entries:
             raise BadRequest(f"request id {request.id!r} is already in work; use another one", param="id")
-        entry = self.entries[request.id] = _Entry(watcher)
+        entry = self.entries[request.id] = _Entry(request, watcher, arrived_at=self.wall_clock())
         # An outcome that nobody waits for is not an error of ours.
         entry.ending.add_done_callback(lambda ending: ending.cancelled() or ending.exception())
         try:
@@ -97,7 +113,10 @@ class Desk(Actor):
             raise
         if isinstance(answer, Rejected):
             del self.entries[request.id]
+            self._tell(Turned(request=request, failure=answer.failure))
             raise error_of(answer.failure)
+        entry.accepted = answer
+        self._tell(Admitted(request=request, accepted=answer, arrived_at=entry.arrived_at))
         return Handle(self, answer, entry.ending)
 
     def cancel(self, request_id: str) -> None:
@@ -108,6 +127,31 @@ class Desk(Actor):
         """The service as the planner sees it."""
         status: Status = await self.ref(self.directory.planner).ask(Inspect(), timeout_s=ASK_TIMEOUT_S)
         return status
+
+    async def predict(self, requests: Sequence[Request]) -> Predicted:
+        """What these requests would cost, and when they would end, if they came now; raises as `submit` does."""
+        answer = await self.ref(self.directory.planner).ask(
+            Predict(requests=tuple(requests)), timeout_s=ASK_TIMEOUT_S
+        )
+        if isinstance(answer, Rejected):
+            raise error_of(answer.failure)
+        predicted: Predicted = answer
+        return predicted
+
+    def requests(self) -> Iterator[Live]:
+        """The requests that were taken and have not ended, in the order in which they came."""
+        for entry in self.entries.values():
+            if entry.accepted is not None:
+                yield Live(
+                    request=entry.request,
+                    accepted=entry.accepted,
+                    arrived_at=entry.arrived_at,
+                    progress=entry.progress,
+                )
+
+    def listen(self, listener: Listener) -> None:
+        """Have `listener` called with all that goes on from now on; it must not raise, nor take long."""
+        self._listeners[listener] = None
 
     async def drain(self, *, reason: str, timeout_s: float) -> None:
         """Take nothing new and wait until all that was taken has ended."""
@@ -123,9 +167,9 @@ class Desk(Actor):
     async def receive(self, message: object) -> None:
         match message:
             case Progress(request_id=request_id):
-                entry = self.entries.get(request_id)
-                if entry is not None and entry.watcher is not None:
-                    entry.watcher(message)
+                self._progressed(self.entries.get(request_id), message)
+            case LayoutChanged():
+                self._tell(message)
             case Parcel(message=Artifact(request_id=request_id) as artifact, tensors=tensors):
                 if entry := self.entries.get(request_id):
                     entry.artifact = artifact
@@ -135,10 +179,30 @@ class Desk(Actor):
             case Down(reason=reason):
                 self.give_up(f"the planner ended: {reason}")
 
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def _progressed(self, entry: _Entry | None, message: Progress) -> None:
+        self._tell(message)
+        if entry is not None:
+            entry.progress = message
+            if entry.watcher is not None:
+                entry.watcher(message)
+
     def _ended(self, message: Ended) -> None:
         entry = self.entries.pop(message.request_id, None)
         if entry is None or entry.ending.done():
             return
+        if entry.accepted is not None:
+            self._tell(
+                Departed(
+                    request=entry.request,
+                    accepted=entry.accepted,
+                    arrived_at=entry.arrived_at,
+                    ended=message,
+                )
+            )
         if message.failure is not None:
             entry.ending.set_exception(error_of(message.failure))
             return

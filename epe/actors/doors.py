@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 from epe.telemetry.log import get_logger
 
@@ -12,12 +12,13 @@ log = get_logger("planner")
 
 class Doors:
     """Mutable, owned by the planner. Phases only go forward: loading, warming, running, draining, or failed, with the
-    reason; `phase_changed` hears of each."""
+    reason; `phase_changed` hears of each. `inside` are the requests in work."""
 
-    def __init__(self, phase_changed: Callable[[str, str], None]) -> None:
+    def __init__(self, phase_changed: Callable[[str, str], None], *, inside: Sized) -> None:
         self.phase = "loading"
         self.reason = ""
         self._phase_changed = phase_changed
+        self._inside = inside
         self._waiting: list[asyncio.Future[bool]] = []
 
     @property
@@ -25,10 +26,10 @@ class Doors:
         """Whether ranks are given work in this phase."""
         return self.phase in ("warming", "running", "draining")
 
-    def enter(self, phase: str, reason: str = "", *, num_requests: int) -> None:
+    def enter(self, phase: str, reason: str = "") -> None:
         """The next phase begins."""
         self.phase, self.reason = phase, reason
-        log.info("service.changed_phase", phase=phase, reason=reason, num_requests=num_requests)
+        log.info("service.changed_phase", phase=phase, reason=reason, num_requests=len(self._inside))
         self._phase_changed(phase, reason)
 
     def emptied(self) -> asyncio.Future[bool]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from epe.actors.trajectory import Trajectory
 from epe.planning.backlog import Backlog
 from epe.planning.order import Order
+from epe.planning.prediction import Ahead, Kind, kind_of
 
 
 class InWork(dict[str, Trajectory]):
@@ -21,6 +24,9 @@ class InWork(dict[str, Trajectory]):
         self._begun: set[str] = set()
         self._waiting = Order()
         self._shown: set[str] = set()
+        # How many of each kind wait, by priority; and as what each of them was counted.
+        self._waiting_of: defaultdict[int, Counter[Kind]] = defaultdict(Counter)
+        self._counted: dict[str, tuple[int, Kind]] = {}
         self._num_came = 0
         self._places: dict[str, int] = {}
         self._touched: dict[str, None] = {}
@@ -52,6 +58,30 @@ class InWork(dict[str, Trajectory]):
         self._settle()
         return len(self._waiting)
 
+    def ahead_of(self, trajectory: Trajectory, *, limit: int) -> Ahead:
+        """What stands before the last one of its priority: those that have begun, and those that wait with at least
+        its priority, of which the first `limit` one by one."""
+        self._settle()
+        own, priority = trajectory.request.id, trajectory.request.priority
+        counted = [
+            (name, *self._counted[name]) for name in self._waiting.first(limit) if name in self._counted
+        ]
+        first = {name: kind for name, theirs, kind in counted if theirs >= priority and name != own}
+        others = Counter({kind_of(trajectory.view): -1})
+        for theirs, kinds in self._waiting_of.items():
+            if theirs >= priority:
+                others.update(kinds)
+        others.subtract(first.values())
+        begun = sorted(self._begun, key=self._places.__getitem__)
+        views = (self[name].view for name in (*begun, *first) if self[name].wants_lease)
+        return Ahead(first=tuple(views), others=+others)
+
+    @property
+    def oldest(self) -> Trajectory:
+        """The one that came first of those that have begun, else the first one that waits."""
+        self._settle()
+        return self[min(self._begun, key=self._places.__getitem__, default="") or self._waiting.first(1)[0]]
+
     def _settle(self) -> None:
         if self._touched:
             for name in self._touched:
@@ -63,6 +93,7 @@ class InWork(dict[str, Trajectory]):
         trajectory = self.get(name)
         self._begun.discard(name)
         self._waiting.drop(name)
+        self._count(name, trajectory)
         if trajectory is not None and trajectory.lane:
             self._begun.add(name)
             self._shown.discard(name)
@@ -73,6 +104,17 @@ class InWork(dict[str, Trajectory]):
         else:
             self._backlog.drop(name)
             self._shown.discard(name)
+
+    def _count(self, name: str, trajectory: Trajectory | None) -> None:
+        """Among those of its kind that wait, if it does."""
+        if known := self._counted.pop(name, None):
+            priority, kind = known
+            self._waiting_of[priority][kind] -= 1
+            if not self._waiting_of[priority][kind]:
+                del self._waiting_of[priority][kind]
+        if trajectory is not None and not trajectory.lane and trajectory.wants_lease:
+            priority, kind = self._counted[name] = (trajectory.request.priority, kind_of(trajectory.view))
+            self._waiting_of[priority][kind] += 1
 
     def _fill_room(self) -> None:
         """Show as many of those that wait as there is room for."""

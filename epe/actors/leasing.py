@@ -6,23 +6,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from epe.actors.admission import Limits, workload_of
+from epe.actors.deciding import Deciding
 from epe.actors.in_work import InWork
 from epe.actors.learning import Learning
 from epe.actors.ledger import Ledger, Running
+from epe.actors.patience import limit_s
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.geometry import over_planes
 from epe.messages import Lease, Request, Split, Stage
-from epe.planning.batching import with_partners
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
-from epe.planning.forecast import predicted_finish_s
-from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, fault_among
+from epe.planning.prediction import Ahead, predicted_finish_s
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
-from epe.telemetry.log import get_logger
 
-log = get_logger("planner")
+# So many requests that wait are played one by one to tell when a new one will end; of the others only the sum counts.
+MAX_PLAYED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,8 @@ class PlannerSettings:
     are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
-    the world. `checkpoints` has states kept on the leader.
+    the world. `checkpoints` has states kept on the leader. A lease that is `hang_s` late, beyond ten times its expected
+    time, is taken for hung; a world that does not take requests after `start_s` has failed.
     """
 
     family: Family
@@ -44,12 +46,13 @@ class PlannerSettings:
     correct_costs: bool = True
     survives: bool = False
     checkpoints: bool = False
+    hang_s: float = 60.0
+    start_s: float = 1800.0
     limits: Limits
 
 
 class Leasing:
-    """Mutable, owned by the planner. `round` is the warm-up's policy while there is a warm-up; `learning` hears of
-    all that was measured."""
+    """Mutable, owned by the planner. `deciding` knows whose plan counts; `learning` hears of all that was measured."""
 
     def __init__(
         self,
@@ -62,19 +65,19 @@ class Leasing:
         roster: Roster,
     ) -> None:
         self.settings = settings
-        self.policy = policy
-        self.fallback = fallback
         self.costs = costs
         self.ledger = ledger
         self.roster = roster
         self.trajectories = InWork(max_inflight=settings.limits.max_inflight)
         self.learning = Learning(costs, correct=settings.correct_costs)
-        self.round: Pinned | None = None
+        self.deciding = Deciding(
+            policy, fallback=fallback, widths=settings.widths, max_batch=settings.max_batch
+        )
 
     def begin_round(self, step: Round | None) -> None:
         """Only this round of the warm-up is planned, until the next one; None: service."""
         self.learning.round = step
-        self.round = None if step is None else Pinned(step.paths)
+        self.deciding.round = None if step is None else Pinned(step.paths)
 
     def admit(self, request: Request, *, now_s: float, for_client: bool) -> Trajectory:
         """Take a request into the books."""
@@ -102,6 +105,11 @@ class Leasing:
         return basis_of(self.costs, self.trajectories[request_id].workload, self.settings.widths)
 
     @property
+    def policy_widths(self) -> tuple[int, ...]:
+        """The lane widths that the policy in force gives."""
+        return getattr(self.deciding.policy, "widths", self.settings.widths)
+
+    @property
     def num_waiting(self) -> int:
         """Requests that have not begun."""
         return self.trajectories.num_waiting
@@ -110,7 +118,7 @@ class Leasing:
         """What the policy wants to run next, entered in the books."""
         view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
-            for assignment in self._decide(view):
+            for assignment in self.deciding.plan(view, known=self.trajectories.backlog.by_id):
                 names = (assignment.request_id, *assignment.partners)
                 if not self.ledger.may_break_under(names, self._ranks_of(assignment)):
                     yield from self._enter(assignment, now_s=now_s)
@@ -122,16 +130,21 @@ class Leasing:
             return None
         return self._view(backlog, now_s=now_s, among=self.roster.available).next_opening_s
 
-    def predicted_s(self, request_id: str | None = None, *, now_s: float) -> float:
-        """Seconds until a request will end, with the whole queue before it; without a name, the first one."""
-        begun = [each for each in self.trajectories.values() if each.lane]
-        waiting = [each for each in self.trajectories.values() if not each.lane]
-        everybody = tuple(each.view for each in begun + waiting if each.wants_lease)
+    def predicted_s(self, request_id: str, *, now_s: float) -> float:
+        """Seconds until a request that was just taken will end, with all that stands before it."""
+        trajectory = self.trajectories[request_id]
+        ahead = self.trajectories.ahead_of(trajectory, limit=MAX_PLAYED)
+        return self._finish_s(trajectory, ahead, now_s=now_s)
+
+    def retry_s(self, *, now_s: float) -> float:
+        """Seconds until the oldest request will end and make room."""
+        return self._finish_s(self.trajectories.oldest, Ahead(), now_s=now_s)
+
+    def _finish_s(self, trajectory: Trajectory, ahead: Ahead, *, now_s: float) -> float:
         # Ranks that are away are on their way back: with none there, a finish is told as if all were.
-        view = self._view(everybody, now_s=now_s, among=self.roster.available or None)
-        name = request_id or view.trajectories[0].request_id
-        decoded_s = predicted_finish_s(view, name, self.settings.widths)
-        return decoded_s + self.trajectories[name].finish_s - now_s
+        view = self._view((), now_s=now_s, among=self.roster.available or None)
+        decoded_s = predicted_finish_s(view, trajectory.view, ahead=ahead, widths=self.settings.widths)
+        return decoded_s + trajectory.finish_s - now_s
 
     def observe(self, running: Running) -> None:
         """Learn from a lease that has run."""
@@ -149,32 +162,15 @@ class Leasing:
             decode_widths=self.settings.decode_widths,
         )
 
-    def _decide(self, view: View) -> tuple[Assignment, ...]:
-        """The policy's plan; a policy that raises or plans nonsense is replaced by the default one, aloud."""
-        policy = self.round or self.policy
-        try:
-            plan = policy.plan(view)
-            fault = fault_among(self.trajectories.backlog.by_id, plan, open_ranks=view.open_ranks)
-            if fault is None and self.round is None:
-                plan = with_partners(view, plan, max_batch=self.settings.max_batch)
-        except Exception as error:  # a user's policy may raise anything
-            fault = f"it raised {type(error).__name__}: {error}"
-        if fault is None:
-            return plan
-        log.error("policy.replaced", policy=type(policy).__name__, fault=fault)
-        if policy is self.fallback:
-            raise RuntimeError(f"the default policy failed: {fault}")
-        self.policy = self.fallback
-        self.begin_round(None)
-        return self.fallback.plan(view)
-
     def _enter(self, assignment: Assignment, *, now_s: float) -> list[Lease]:
         """Its lease, or those of its batch."""
         batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
         width = len(assignment.ranks)
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
-        task_s = self.costs.seconds(cost_key(workload, stage, width, batch=len(batch)))
+        key = cost_key(workload, stage, width, batch=len(batch))
+        expected_s = self.costs.seconds(key) * max(1, num_steps)
+        is_measured = self.costs.fit(key).basis is Basis.MEASURED
         split = self._split_of(width, batch[0])
         transfers = [trajectory.transfers(ranks) for trajectory in batch]
         arrivals = zip(batch, transfers, strict=True)
@@ -190,8 +186,9 @@ class Leasing:
                 split=split,
                 transfers=transfers[place],
                 now_s=now_s,
-                expected_s=task_s * max(1, num_steps),
+                expected_s=expected_s,
                 ready_s=ready_s,
+                limit_s=limit_s(expected_s, hang_s=self.settings.hang_s, is_measured=is_measured),
                 batch_size=len(batch),
                 batch_place=place,
                 checkpoint=self._keeps(trajectory),

@@ -10,6 +10,7 @@ from itertools import count
 from epe.messages import (
     Failure,
     Lane,
+    LaneAtWork,
     Lease,
     LeaseDone,
     LeaseFailed,
@@ -23,14 +24,25 @@ from epe.planning.view import RankView
 
 class Running:
     """A lease that was sent and is not yet answered by all of its ranks; it is expected to end at `ends_s`. It can
-    begin at `ready_s`, when the state is where it is needed."""
+    begin at `ready_s`, when the state is where it is needed, and may be at work for `limit_s`."""
 
-    def __init__(self, lease: Lease, *, now_s: float, ready_s: float, expected_s: float) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        now_s: float,
+        ready_s: float,
+        expected_s: float,
+        limit_s: float = math.inf,
+    ) -> None:
         self.lease = lease
         self.sent_s = now_s
         self.ready_s = ready_s
         self.expected_s = expected_s
         self.ends_s = ready_s + expected_s
+        self.limit_s = limit_s
+        self.worked_s = 0.0
+        self.is_abandoned = False
         self.waiting = set(lease.lane.ranks)
         self.done: list[LeaseDone] = []
         self.failed: list[LeaseFailed] = []
@@ -106,6 +118,7 @@ class Ledger:
         expected_s: float,
         checkpoint: bool = False,
         ready_s: float | None = None,
+        limit_s: float = math.inf,
         batch_size: int = 1,
         batch_place: int = 0,
     ) -> Running:
@@ -126,7 +139,7 @@ class Ledger:
             batch_place=batch_place,
         )
         ready_s = now_s if ready_s is None else max(now_s, ready_s)
-        running = Running(lease, now_s=now_s, ready_s=ready_s, expected_s=expected_s)
+        running = Running(lease, now_s=now_s, ready_s=ready_s, expected_s=expected_s, limit_s=limit_s)
         self.running[lease.seq] = running
         self._queue(running)
         return running
@@ -238,18 +251,24 @@ class Ledger:
     def at_work(self) -> dict[int, Lease]:
         """The lease that each busy rank is at; the one that waits behind it does not count."""
         at_work: dict[int, Lease] = {}
-        for running in sorted(self.running.values(), key=lambda running: running.lease.seq):
+        for running in self.in_order():
             for rank in running.waiting:
                 at_work.setdefault(rank, running.lease)
         return at_work
 
-    def lanes_at_work(self) -> list[tuple[int, ...]]:
+    def in_order(self) -> list[Running]:
+        """The open leases, in the order in which they were sent."""
+        return sorted(self.running.values(), key=lambda running: running.lease.seq)
+
+    def lanes_at_work(self) -> tuple[LaneAtWork, ...]:
         """The lanes all of whose ranks are at it."""
         at_work = self.at_work()
-        return sorted(
-            {
-                lease.lane.ranks
-                for lease in at_work.values()
-                if all(at_work.get(rank) is lease for rank in lease.lane.ranks)
-            }
+        whole = {
+            lease.lane.ranks: lease
+            for lease in at_work.values()
+            if all(at_work.get(rank) is lease for rank in lease.lane.ranks)
+        }
+        return tuple(
+            LaneAtWork(ranks=ranks, request_id=lease.request.id, stage=lease.stage)
+            for ranks, lease in sorted(whole.items())
         )

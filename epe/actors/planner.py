@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from msgspec import Struct
-
-from epe.actors.admission import closed, full, too_big, too_late, twice
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
 from epe.actors.doors import Doors
-from epe.actors.keeper import KEEPER, CostsLoaded, KeepCosts, LoadCosts
+from epe.actors.keeper import CostsLoaded
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger, Running
-from epe.actors.lines import log_admitted, log_ended
+from epe.actors.lines import log_ended
+from epe.actors.opening import Opening
+from epe.actors.patience import LOOK_S, Overdue, Patience
+from epe.actors.reception import Reception
 from epe.actors.recorder import RECORDER, Recording
-from epe.actors.recovery import blame, given_up, lost_rank
+from epe.actors.recovery import blame, given_up, goes_leaner, lost_rank
 from epe.actors.roster import Roster
+from epe.actors.timers import Expire, Keep, Look, StartBy, Wake
 from epe.actors.trajectory import Trajectory
 from epe.actors.warming import Warming
 from epe.messages import (
+    Abandon,
     Accepted,
     Cancel,
     Checkpointed,
@@ -31,8 +33,11 @@ from epe.messages import (
     Failure,
     FailureKind,
     Inspect,
+    LaneAtWork,
+    LayoutChanged,
     LeaseDone,
     LeaseFailed,
+    Predict,
     Progress,
     RankReady,
     Received,
@@ -40,29 +45,15 @@ from epe.messages import (
     Request,
     Stage,
     Status,
+    Stop,
     Submit,
 )
 from epe.planning.calibration import Program
-from epe.planning.cost_set import CostSet
 from epe.planning.costs import CostTable
 from epe.planning.view import Policy
 from epe.telemetry.log import get_logger
 
 log = get_logger("planner")
-
-
-class _Wake(Struct, frozen=True, kw_only=True):
-    """A timer: a rank is about to be free."""
-
-
-class _Expire(Struct, frozen=True, kw_only=True):
-    """A timer: the deadline of a request has passed."""
-
-    request_id: str
-
-
-class _Keep(Struct, frozen=True, kw_only=True):
-    """A timer: what was learned meanwhile is worth keeping."""
 
 
 class Planner(Actor):
@@ -74,9 +65,6 @@ class Planner(Actor):
     """
 
     inbox = 8192
-    # A slow disk must not hold up the start for longer than this: then all is measured.
-    LOAD_WITHIN_S = 10.0
-    KEEP_EVERY_S = 60.0
 
     def __init__(
         self,
@@ -97,29 +85,38 @@ class Planner(Actor):
         self.ledger = Ledger(directory.world_size, epoch=epoch, num_planes=settings.num_planes)
         self.costs = costs
         self.roster = Roster(directory.world_size)
+        self.patience = Patience(self.ledger)
         self.leasing = Leasing(
             settings, policy=policy, fallback=fallback, costs=costs, ledger=self.ledger, roster=self.roster
         )
         self.trajectories = self.leasing.trajectories
         self.warming = Warming(warmup, leasing=self.leasing)
         self.records = records
-        self.recording: Recording | None = None
-        self.keeps_costs = keeps_costs and warmup is not None
-        self.doors = Doors(phase_changed)
+        self.doors = Doors(phase_changed, inside=self.trajectories)
+        self.reception = Reception(self.leasing, doors=self.doors)
+        self.opening = Opening(
+            self,
+            doors=self.doors,
+            roster=self.roster,
+            warming=self.warming,
+            keeps_costs=keeps_costs and warmup is not None,
+        )
         self.num_finished = 0
-        self.lanes: list[tuple[int, ...]] = []
+        self.lanes: tuple[LaneAtWork, ...] = ()
         self.alarm: asyncio.TimerHandle | None = None
+        self.next_look: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
         if self.records:
-            self.recording = Recording(self.settings.family, self.ref(RECORDER))
+            self.reception.recording = Recording(self.settings.family, self.ref(RECORDER))
         for rank in range(self.directory.world_size):
             self.watch(self.directory.worker(rank))
         self.watch(self.directory.postprocess)
+        self.after(self.settings.start_s, StartBy())
 
     async def stopped(self, reason: str) -> None:
         if reason.startswith("crashed") and self.doors.phase != "failed":
-            self._enter("failed", f"the planner {reason}")
+            self.doors.enter("failed", f"the planner {reason}")
 
     async def receive(self, message: object) -> object:
         match message:
@@ -136,16 +133,23 @@ class Planner(Actor):
                 self._checkpointed(message)
             case Cancel(request_id=request_id):
                 return self._end_early(request_id, FailureKind.CANCELLED, "the request was cancelled")
-            case _Expire(request_id=request_id):
+            case Expire(request_id=request_id):
                 self._end_early(request_id, FailureKind.EXPIRED, "the deadline has passed")
+            case Look():
+                self._look()
+            case StartBy():
+                if lateness := self.opening.lateness(start_s=self.settings.start_s):
+                    self._fail(lateness)
             case RankReady():
                 self._rank_ready(message)
             case CostsLoaded(costs=costs):
-                self._costs_loaded(costs)
-            case _Keep():
-                self._keep()
+                self.opening.costs_came(costs)
+            case Keep():
+                self.opening.keep()
             case Inspect():
                 return self._status()
+            case Predict(requests=requests):
+                return self.reception.predict(requests, now_s=self.now_s)
             case Drain(reason=reason):
                 return self._drain(reason)
             case Down(address=address, reason=reason):
@@ -156,34 +160,13 @@ class Planner(Actor):
     # --- requests come ---
 
     def _submit(self, request: Request) -> Accepted | Rejected:
-        if refusal := self._refusal(request):
-            return Rejected(failure=refusal)
-        trajectory = self.leasing.admit(request, now_s=self.now_s, for_client=True)
-        predicted_s = trajectory.predicted_s = self.leasing.predicted_s(request.id, now_s=self.now_s)
-        basis = self.leasing.basis(request.id)
-        late = request.deadline_s is not None and predicted_s > request.deadline_s
-        if late and self.settings.limits.refuse_late:
-            del self.trajectories[request.id]
-            return Rejected(failure=too_late(request, predicted_s=predicted_s))
-        log_admitted(request, predicted_s=predicted_s, predicted_from=basis, late=late)
-        if request.on_deadline == "expire" and request.deadline_s is not None:
-            trajectory.expiry = self.after(request.deadline_s, _Expire(request_id=request.id))
-        self._plan()
-        return Accepted(request_id=request.id, predicted_s=predicted_s, predicted_from=basis, late=late)
-
-    def _refusal(self, request: Request) -> Failure | None:
-        if self.doors.phase != "running":
-            return closed(self.doors.phase, self.doors.reason)
-        if request.id in self.trajectories:
-            return twice(request.id)
-        if self.recording is not None:
-            self.recording.add(request, now_s=self.now_s)
-        if problem := self.leasing.lacks_memory(request):
-            return too_big(problem)
-        num_waiting = self.leasing.num_waiting
-        if num_waiting >= self.settings.limits.max_pending:
-            return full(num_waiting, retry_s=max(1.0, self.leasing.predicted_s(now_s=self.now_s)))
-        return None
+        reply = self.reception.take(request, now_s=self.now_s)
+        if isinstance(reply, Accepted):
+            if request.on_deadline == "expire" and request.deadline_s is not None:
+                expiry = self.after(request.deadline_s, Expire(request_id=request.id))
+                self.trajectories[request.id].expiry = expiry
+            self._plan()
+        return reply
 
     # --- leases go ---
 
@@ -201,6 +184,7 @@ class Planner(Actor):
             for rank in lease.lane.ranks:
                 self.ref(self.directory.worker(rank)).tell(lease)
         self._set_alarm()
+        self._set_look()
         self._note_lanes()
 
     def _set_alarm(self) -> None:
@@ -211,7 +195,12 @@ class Planner(Actor):
         now_s = self.now_s
         if (opening_s := self.leasing.next_opening_s(now_s=now_s)) is not None:
             # A little late, so that rounding cannot ring it too early again and again.
-            self.alarm = self.after(opening_s - now_s + 1e-4, _Wake())
+            self.alarm = self.after(opening_s - now_s + 1e-4, Wake())
+
+    def _set_look(self) -> None:
+        """Look after the leases that are out."""
+        if self.next_look is None and self.ledger.running:
+            self.next_look = self.after(LOOK_S, Look())
 
     # --- reports come ---
 
@@ -229,15 +218,20 @@ class Planner(Actor):
 
     def _judge(self, trajectory: Trajectory, ended: Running) -> None:
         """A lease that broke has run all the same if what it was for is there. After a batch that failed a
-        request goes on alone, since another one of it may be the cause."""
+        request goes on alone, since another one of it may be the cause; without memory, on a wider lane."""
         if ended.failed and not ended.broke:
             self.leasing.learning.failed(ended, trajectory.workload)
             for rank, absence in blame(self.roster, ended):
                 log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
-            if ended.lease.batch_size == 1:
+            if ended.lease.batch_size > 1:
+                trajectory.alone = True
+            elif goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
+                log.warning(
+                    "request.goes_leaner", request=trajectory.request.id, barred=trajectory.workload.barred
+                )
+            else:
                 trajectory.failed(ended)
                 return
-            trajectory.alone = True
         if ended.failed and not ended.has_run:
             trajectory.broke(ended)
         else:
@@ -311,7 +305,7 @@ class Planner(Actor):
         elif failure is not None:
             self._fail(f"the warm-up failed: {failure.message}")
         if not self.trajectories and self.doors.phase == "warming":
-            self._next_round()
+            self.opening.draw_round()
         if not self.trajectories:
             self.doors.are_empty()
 
@@ -331,6 +325,24 @@ class Planner(Actor):
             self._fail(f"{address} is gone: {reason}")
         elif not self.roster.is_lost(rank):
             self._lose(rank, reason)
+
+    def _look(self) -> None:
+        """Give up lanes that hang, then the ranks that do so."""
+        self.next_look = None
+        for overdue in list(self.patience.look(now_s=self.now_s)):
+            self._hurry(overdue)
+        if not self.ledger.running:
+            self.patience.rest()
+
+    def _hurry(self, overdue: Overdue) -> None:
+        lease, reason = overdue.running.lease, overdue.reason
+        log.error("lease.was_overdue", seq=lease.seq, ranks=list(overdue.ranks), reason=reason)
+        for rank in overdue.ranks:
+            if overdue.hung:
+                self.ref(self.directory.worker(rank)).tell(Stop(reason=reason, orderly=False))
+                self._down(self.directory.worker(rank), reason)
+            else:
+                self.ref(self.directory.worker(rank)).tell(Abandon(lane=lease.lane))
 
     def _lose(self, rank: int, reason: str) -> None:
         """Lanes without this rank do not notice. Whatever it was in goes on elsewhere."""
@@ -366,50 +378,18 @@ class Planner(Actor):
 
     # --- the world ---
 
-    def _enter(self, phase: str, reason: str = "") -> None:
-        self.doors.enter(phase, reason, num_requests=len(self.trajectories))
-
     def _rank_ready(self, message: RankReady) -> None:
         returned = self.roster.enter(message)
         log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=message.load_s)
         if returned:
             self.watch(self.directory.worker(message.rank))
-        if self.doors.phase == "loading" and self.roster.is_complete:
-            self._enter("warming")
-            self._load_costs()
-
-    def _load_costs(self) -> None:
-        """All ranks are there: what is known of a world like this one?"""
-        self.warming.met(self.roster.ready)
-        if self.keeps_costs:
-            self.ref(KEEPER).tell(LoadCosts(fingerprint=self.warming.fingerprint))
-            self.after(self.LOAD_WITHIN_S, CostsLoaded(costs=None))
-        else:
-            self._costs_loaded(None)
-
-    def _costs_loaded(self, kept: CostSet | None) -> None:
-        """The keeper has answered, or has not in time."""
-        if self.doors.phase == "warming" and self.warming.begin(kept):
-            self._next_round()
-
-    def _next_round(self) -> None:
-        """Draw the next round of the warm-up program, or open the doors."""
-        if not self.warming.next_round(now_s=self.now_s):
-            self._enter("running")
-            self._keep()
-
-    def _keep(self) -> None:
-        """Have written down what was learned, and again after a while."""
-        if self.keeps_costs and self.doors.plans:
-            if (costs := self.warming.costs_to_keep()) is not None:
-                self.ref(KEEPER).tell(KeepCosts(costs=costs))
-            self.after(self.KEEP_EVERY_S, _Keep())
+        self.opening.rank_came()
 
     def _fail(self, reason: str) -> None:
         """The world cannot go on: every request ends, and whoever started the service hears why."""
         if self.doors.phase == "failed":
             return
-        self._enter("failed", reason)
+        self.doors.enter("failed", reason)
         self.ledger.running.clear()
         for trajectory in list(self.trajectories.values()):
             trajectory.traces = set()
@@ -421,23 +401,23 @@ class Planner(Actor):
     def _drain(self, reason: str) -> asyncio.Future[bool]:
         emptied = self.doors.emptied()
         if self.doors.phase != "failed":
-            self._enter("draining", reason)
+            self.doors.enter("draining", reason)
         if not self.trajectories:
             self.doors.are_empty()
         return emptied
 
     # --- what is seen from outside ---
 
-    @property
-    def now_s(self) -> float:
-        return asyncio.get_running_loop().time()
-
     def _note_lanes(self) -> None:
         """One line whenever the lanes at work are not the ones of before."""
         lanes = self.ledger.lanes_at_work()
-        if lanes != self.lanes:
-            self.lanes = lanes
-            log.info("layout.changed", lanes=[list(ranks) for ranks in lanes])
+        if lanes == self.lanes:
+            return
+        ranks = [list(lane.ranks) for lane in lanes]
+        if ranks != [list(lane.ranks) for lane in self.lanes]:
+            log.info("layout.changed", lanes=ranks)
+        self.lanes = lanes
+        self.ref(self.directory.desk).tell(LayoutChanged(lanes=lanes))
 
     def _status(self) -> Status:
         num_waiting = self.leasing.num_waiting
@@ -449,4 +429,5 @@ class Planner(Actor):
             num_finished=self.num_finished,
             reason=self.doors.reason,
             costs=self.warming.status,
+            policy=self.leasing.deciding.status,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from epe.actors.ledger import Ledger, Running
 from epe.actors.roster import Absence, Roster
 from epe.actors.trajectory import Trajectory
-from epe.messages import Abandon, Failure, FailureKind, LeaseFailed
+from epe.messages import Abandon, Failure, FailureKind, LeaseFailed, Stage
 
 # A request that takes a rank down with it each time must not take down all of them.
 MAX_LOST_RANKS = 3
@@ -45,6 +45,19 @@ def blame(roster: Roster, running: Running) -> Iterator[tuple[int, Absence]]:
             continue
         if roster.failed(report.rank, running.lease.request.id, report.failure.message):
             yield report.rank, roster.away[report.rank]
+
+
+def goes_leaner(trajectory: Trajectory, running: Running, *, widths: tuple[int, ...]) -> bool:
+    """Have a request that ran out of memory take its next steps on a wider lane, where each rank needs less; once.
+    False if it has to fail: it was no step, there is no wider lane, or that was tried."""
+    lease, width = running.lease, len(running.lease.plane)
+    ran_out = running.cause.failure.kind is FailureKind.OUT_OF_MEMORY
+    if not ran_out or lease.stage is not Stage.DENOISE or trajectory.is_leaner:
+        return False
+    if not any(each > width for each in trajectory.workload.widths(widths, limit=max(widths))):
+        return False
+    trajectory.bar(tuple(each for each in widths if each <= width))
+    return True
 
 
 def given_up(trajectory: Trajectory) -> Failure | None:

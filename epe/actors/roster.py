@@ -38,6 +38,11 @@ class Roster:
         """Whether every rank has loaded its model."""
         return len(self.ready) == self.world_size
 
+    @property
+    def loading(self) -> list[int]:
+        """The ranks that have not loaded their model."""
+        return [rank for rank in range(self.world_size) if rank not in self.ready]
+
     def is_lost(self, rank: int) -> bool:
         absence = self.away.get(rank)
         return absence is not None and absence.state == "lost"
@@ -102,4 +107,6 @@ class Roster:
             device=ready.device if ready else "",
             request_id=None if lease is None else lease.request.id,
             reason=absence.reason if absence else "",
+            memory_bytes=ready.memory_bytes if ready else None,
+            resident_bytes=ready.resident_bytes if ready else 0,
         )

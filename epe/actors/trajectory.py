@@ -9,7 +9,18 @@ from collections.abc import Callable, Container, Iterator
 import msgspec
 
 from epe.actors.ledger import Running
-from epe.messages import Account, Checkpointed, Encoded, Failure, LaneVisit, Lease, Request, Stage, Transfer
+from epe.messages import (
+    Account,
+    Checkpointed,
+    Encoded,
+    Failure,
+    FailureKind,
+    LaneVisit,
+    Lease,
+    Request,
+    Stage,
+    Transfer,
+)
 from epe.planning.costs import CostTable, Workload
 from epe.planning.view import TrajectoryView
 
@@ -57,6 +68,7 @@ class Trajectory:
         self.started_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.is_broken = False
+        self.is_leaner = False
         self.pixels_from: int | None = None
         self.first_seq: int | None = None
         self._reached_step = 0
@@ -198,7 +210,18 @@ class Trajectory:
 
     def failed(self, running: Running) -> None:
         """A lease has failed: the request ends when its other leases have ended too."""
-        self.ending = self.ending or running.cause.failure
+        failure = running.cause.failure
+        if self.is_leaner and failure.kind is FailureKind.OUT_OF_MEMORY:
+            tried = f"{failure.message}; lanes of fewer ranks were tried before"
+            failure = msgspec.structs.replace(failure, message=tried)
+        self.ending = self.ending or failure
+
+    def bar(self, widths: tuple[int, ...]) -> None:
+        """It had not the memory for its steps on lanes of these widths."""
+        barred = tuple(sorted({*self.workload.barred, *widths}))
+        self.workload = msgspec.structs.replace(self.workload, barred=barred)
+        self.is_leaner = self.alone = True
+        self._renew()
 
     def broke(self, running: Running) -> None:
         """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes

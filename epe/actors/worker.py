@@ -123,8 +123,8 @@ class Worker(Actor):
                 self.device.drop(request_ids)
             case Abandon(lane=lane):
                 self.device.abandon(lane)
-            case Stop(reason=reason):
-                self._stop(Ending(reason, orderly=True))
+            case Stop(reason=reason, orderly=orderly):
+                self._stop(Ending(reason, orderly=orderly))
             case Down(address=address, reason=reason):
                 self._stop(Ending(f"{address} is gone: {reason}", orderly=False, leader_is_gone=True))
         return None

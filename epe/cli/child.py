@@ -28,6 +28,7 @@ from epe.launch.spec import ChildSpec, read_spec
 from epe.runtime.rank import Seat
 from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, run_rank
 from epe.server.app import make_app, serve
+from epe.server.settings import HttpSettings, http_settings, is_loopback
 from epe.telemetry.log import configure, get_logger
 from epe.transport.store import host_store, join_store, split_store
 
@@ -106,6 +107,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         family=stage.family,
         name=stage.name,
         defaults=stage.request_defaults,
+        settings=_http_settings(spec, stage),
         warn=partial(unknown_words_warning, stage.factory_args.model_path),
     )
     assert spec.http_fd is not None, "the parent has bound the port"
@@ -114,6 +116,13 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         await asyncio.get_running_loop().create_future()
     finally:
         await runner.cleanup()
+
+
+def _http_settings(spec: ChildSpec, stage: Stage) -> HttpSettings:
+    settings = http_settings(stage, port=spec.port)
+    if not settings.keys and not is_loopback(spec.host):
+        log.warning("service.was_left_open", host=spec.host, advice="name keys in service.keys_file")
+    return settings
 
 
 def _url(spec: ChildSpec) -> str:

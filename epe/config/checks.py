@@ -7,6 +7,7 @@ from collections.abc import Callable
 from epe.config import limits
 from epe.config.convert import value_at
 from epe.config.degrees import check_degree, check_width
+from epe.config.faults import check_faults
 from epe.config.keys import Tree
 from epe.config.model_path import check_model_path, check_planes
 from epe.config.policy_keys import POLICIES, check_policy_widths, policy_notes
@@ -31,7 +32,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
 # Keys that the reference's files have, and that change nothing here: they are named in the log.
 WITHOUT_EFFECT = {
     "parallelism.vae.halo": "the rows to exchange follow from each layer's kernel",
-    "service.advertise_host": "no reply holds an address",
     "output_root": "results are sent, not written to disk",
     "process": "the processes of a stage go by its name",
 }
@@ -50,6 +50,7 @@ def check_stage(stage: Stage) -> None:
     _check_widths(stage)
     check_policy_widths(stage)
     _check_requests(stage)
+    check_faults(stage.faults, world_size=stage.world_size)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
     check_planes(stage.num_planes, stage.factory_args.model_path, stage.family, path=TENSOR_DEGREE)
 

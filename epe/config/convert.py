@@ -55,6 +55,13 @@ def _explained(text: str, value: object, struct: type[Struct]) -> BadSetting:
     if missing:
         path = f"{path}.{missing[1]}" if path else missing[1]
         return BadSetting("this key is missing", path=path)
+    unknown = re.fullmatch(r"Object contains unknown field `(\w+)`", message)
+    if unknown:
+        known = tuple(each.name for each in fields(_struct_at(struct, path)))
+        listed = _listed(unknown[1], known)
+        return BadSetting(
+            f"this key is not known; known here are {listed}", path=f"{path}.{unknown[1]}".lstrip(".")
+        )
     given = value_at(value, path)
     allowed = _choices(struct, path)
     if allowed:
@@ -92,12 +99,23 @@ def _listed(given: object, allowed: tuple[object, ...]) -> str:
 
 def _choices(struct: type[Struct], path: str) -> tuple[object, ...]:
     """The values that a `Literal` field allows; empty for other fields."""
-    here: object = struct
-    for key in path.split("."):
-        if not (isinstance(here, type) and issubclass(here, Struct)):
-            return ()
-        here = next((each.type for each in fields(here) if each.name == key), None)
-    return get_args(here) if get_origin(here) is Literal else ()
+    place, _, key = path.rpartition(".")
+    holder = _struct_at(struct, place)
+    here = next((each.type for each in fields(holder) if each.name == key), None)
+    return tuple(
+        each for kind in (here, *get_args(here)) if get_origin(kind) is Literal for each in get_args(kind)
+    )
+
+
+def _struct_at(struct: type[Struct], path: str) -> type[Struct]:
+    """The struct at a path such as `faults[1]`; the one that is nearest above where there is none."""
+    here = struct
+    for key in re.findall(r"[^.\[\]]+", re.sub(r"\[\d+\]", "", path)):
+        kind = next((each.type for each in fields(here) if each.name == key), None)
+        for inner in (kind, *get_args(kind)):
+            if isinstance(inner, type) and issubclass(inner, Struct):
+                here = inner
+    return here
 
 
 def _check_finite(value: object, *, path: str) -> None:

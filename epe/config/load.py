@@ -10,6 +10,7 @@ from pathlib import Path
 from epe.config import demo
 from epe.config.checks import check_stage, notes
 from epe.config.convert import to_struct
+from epe.config.faults import check_consent
 from epe.config.keys import Tree, check_family_keys, check_keys, resolve_aliases, section
 from epe.config.sizes import resolve_sizes
 from epe.config.stage import Stage
@@ -41,6 +42,7 @@ def build_stage(settings: Mapping[str, object], *, env: Mapping[str, str] = os.e
     resolve_aliases(tree)
     family = _family_of(tree)
     check_family_keys(tree, family)
+    check_consent(tree.get("faults"), env)
     unused = notes(tree)
     _resolve_transport(tree, env)
     _complete(tree, family)

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from epe.config import demo
+from epe.config.faults import Fault
+from epe.config.limits import MAX_TEXT_CHARS
 from epe.families import Defaults, Family, family
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -98,15 +100,34 @@ class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     guidance_scale: Annotated[float, Meta(ge=0)]
 
 
+class RequestLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one HTTP request may ask for. `body_kb` are 2**10 bytes; `megapixel_steps` bounds pixels x frames x steps of
+    all its pictures, in millions; `at_once` the pictures that one client has in work or in the queue."""
+
+    body_kb: Positive = 1024
+    prompt_chars: Annotated[int, Meta(ge=1, le=MAX_TEXT_CHARS)] = MAX_TEXT_CHARS
+    megapixel_steps: Positive | None = None
+    at_once: Positive | None = None
+
+
 class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where HTTP is served and how the service ends. Port 0 takes a free port. The leader keeps at most `checkpoint_mb`
-    (2**20 bytes) of the states of requests; 0: none."""
+    (2**20 bytes) of the states of requests, and `results_mb` of the files that clients fetch by URL; 0: none. The
+    service must take requests within `start_s`; a lease that is
+    `hang_s` late, beyond ten times its expected time, hangs."""
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 18200
     advertise_host: str | None = None
     drain_s: Annotated[float, Meta(ge=0)] = 60.0
     checkpoint_mb: Annotated[int, Meta(ge=0)] = 1024
+    results_mb: Annotated[int, Meta(ge=0)] = 256
+    model_aliases: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    keys_file: Annotated[str, Meta(min_length=1)] | None = None
+    cors_origins: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    limits: RequestLimits = RequestLimits()
+    start_s: Annotated[float, Meta(gt=0)] = 1800.0
+    hang_s: Annotated[float, Meta(gt=0)] = 60.0
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +148,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallelism: Parallelism
     factory_args: FactoryArgs
     service: Service
+    faults: tuple[Fault, ...] = ()
     unused: tuple[str, ...] = ()
 
     @property

@@ -166,8 +166,8 @@ class ThreadDevice:
 
     def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:
         """Close the lane's exchange, so that its other ranks do not wait for this one. The state from before the lease
-        is whole: where another rank, the fetch, the device or another one of a batch is to blame, the request may go on
-        from it."""
+        is whole: where another rank, the fetch, the device, another one of a batch or want of memory is to blame, the
+        request may go on from it."""
         if lease.lane.width > 1:
             self.lanes.drop(lease.lane)
         if isinstance(error, torch.OutOfMemoryError):
@@ -176,7 +176,10 @@ class ThreadDevice:
             )
         failure = failure_of(error, stage=lease.stage, step=lease.first_step)
         consequence = isinstance(error, (Gone, TimeoutError)) or _is_fatal(error)
-        keep = lease.batch_size > 1 or consequence
+        ran_out = isinstance(error, OutOfMemory)
+        if ran_out and self.device.type == "cuda":
+            torch.cuda.empty_cache()  # What is left in pieces may be enough in one.
+        keep = lease.batch_size > 1 or consequence or ran_out
         (self.states.stay if keep else self.states.end)(lease.request.id, failure.message)
         return LeaseFailed(
             seq=lease.seq,

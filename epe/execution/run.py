@@ -61,8 +61,10 @@ def run_lease(
     begin_s, lease = time.perf_counter(), batch[0]
     match lease.stage:
         case Stage.ENCODE:
-            states.put(adapter.encode(lease.request))
+            state = adapter.encode(lease.request)
+            check_finite(state)
             synchronize()
+            states.put(state)
             return [Work(0, time.perf_counter() - begin_s)]
         case Stage.DENOISE:
             current = [states.take(each.request.id, each.first_step) for each in batch]

@@ -33,7 +33,7 @@ class Child:
         self._is_buried = False
         self._has_joined = False
         self._heard_s: float | None = None
-        self._ran_s = time.monotonic()
+        self._started_s = self._ran_s = time.monotonic()
 
     @classmethod
     async def start(cls, spec: ChildSpec, *, command: Sequence[str], env: Mapping[str, str]) -> Child:
@@ -90,6 +90,16 @@ class Child:
         """Whether it has said that the leader's word reaches it."""
         self._listen()
         return self._has_joined
+
+    @property
+    def beats(self) -> bool:
+        """Whether it has said that its event loop turns, which it does once its model is loaded."""
+        self._listen()
+        return self._heard_s is not None
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._started_s
 
     def silent_s(self) -> float:
         """How long its event loop has not turned. Of one that does not beat (yet), how long it has been seen stopped:

@@ -33,7 +33,7 @@ SAME_CTRL_C_S = 0.5
 class Limits(Struct, frozen=True, kw_only=True):
     """How long the parent waits: for work to drain, for an orderly end after it, for a signal to act. A rank whose loop
     does not turn is killed: after `stopped_s` if a signal has stopped it, else after `silent_s`; `look_s` is between
-    two looks."""
+    two looks. One that comes back has `start_s` until its loop turns for the first time."""
 
     drain_s: float
     grace_s: float = 5.0
@@ -41,6 +41,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     stopped_s: float = 1.5
     silent_s: float = 30.0
     look_s: float = 0.25
+    start_s: float = 1800.0
 
     @property
     def close_s(self) -> float:
@@ -163,11 +164,18 @@ class Parent:
         while True:
             await asyncio.sleep(self._limits.look_s)
             for child in self._living():
-                silent_s = child.silent_s()
-                limit_s = self._limits.stopped_s if child.is_stopped else self._limits.silent_s
-                if child.spec.role == "rank" and silent_s > limit_s:
-                    self._say(f"{child.name} has not answered for {silent_s:.1f} s; killing it")
+                if child.spec.role == "rank" and (why := self._hangs(child)):
+                    self._say(f"{child.name} {why}; killing it")
                     child.kill()
+
+    def _hangs(self, child: Child) -> str | None:
+        """Why a rank is of no more use. At the first start the leader says what the world still waits for."""
+        silent_s, start_s = child.silent_s(), self._limits.start_s
+        if silent_s > (self._limits.stopped_s if child.is_stopped else self._limits.silent_s):
+            return f"has not answered for {silent_s:.1f} s"
+        if child.spec.life > 0 and not child.beats and child.age_s > start_s:
+            return f"has not come back within {start_s:g} s (service.start_s)"
+        return None
 
     def _judge(self, ended: list[Child]) -> int | None:
         """The exit code if these ends mean that all must end now; None to go on waiting."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from msgspec.structs import replace
 
+from epe.config.api_keys import read_keys
 from epe.config.demo import demo_stage
 from epe.config.load import load_stage
 from epe.launch.child import Child
@@ -71,6 +72,7 @@ def _stage_file(given: str | Path | None, env: Mapping[str, str]) -> Iterator[Pa
 
 def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogLevel) -> ServeSettings:
     stage = load_stage(path)
+    read_keys(stage.service.keys_file)  # what is wrong in it is known before anything is started
     if stage.family.makes == "video":
         from epe.media.video import check_codec
 
@@ -81,6 +83,7 @@ def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogL
         host=stage.service.host if host is None else host,
         port=stage.service.port if port is None else port,
         drain_s=stage.service.drain_s,
+        start_s=stage.service.start_s,
         device=stage.device,
         log_level=log_level,
     )
@@ -101,7 +104,7 @@ def serve(
     with ExitStack() as sockets:
         meeting = _open(settings, placement, sockets=sockets)
         specs = plan_children(settings, placement=placement, meeting=meeting, env=env)
-        limits = limits or Limits(drain_s=settings.drain_s)
+        limits = limits or Limits(drain_s=settings.drain_s, start_s=settings.start_s)
         child_env = child_environment(env, settings=settings, placement=placement)
         work = _live(specs, sockets=sockets, command=child_command, env=child_env, limits=limits)
         return asyncio.run(work)

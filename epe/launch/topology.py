@@ -31,6 +31,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     host: str
     port: int
     drain_s: float
+    start_s: float = 1800.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     log_level: LogLevel = "info"
     trace_path: str | None = None

@@ -1,5 +1,17 @@
 """The only vocabulary that crosses actors; every message is a frozen, tagged struct."""
 
+from epe.messages.events import (
+    Admitted,
+    Departed,
+    Event,
+    LaneAtWork,
+    LayoutChanged,
+    Live,
+    Predict,
+    Predicted,
+    Turned,
+    WidthCost,
+)
 from epe.messages.leases import Abandon, Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
 from epe.messages.reports import (
     Checkpoint,
@@ -25,6 +37,7 @@ from epe.messages.service import (
     Ended,
     Inspect,
     LaneVisit,
+    PolicyStatus,
     Progress,
     RankStatus,
     Rejected,
@@ -60,6 +73,9 @@ WireMessage = (
     | Account
     | Ended
     | Artifact
+    | LayoutChanged
+    | Predict
+    | Predicted
     | Watch
     | Down
 )
@@ -68,27 +84,36 @@ __all__ = [
     "Abandon",
     "Accepted",
     "Account",
+    "Admitted",
     "Artifact",
     "Cancel",
     "Checkpoint",
     "Checkpointed",
     "CostsStatus",
     "Decoded",
+    "Departed",
     "Down",
     "Drain",
     "Drop",
     "Encoded",
     "Ended",
+    "Event",
     "Failure",
     "FailureKind",
     "Fetch",
     "Inspect",
     "Lane",
+    "LaneAtWork",
     "LaneVisit",
+    "LayoutChanged",
     "Lease",
     "LeaseDone",
     "LeaseFailed",
+    "Live",
     "OutputFormat",
+    "PolicyStatus",
+    "Predict",
+    "Predicted",
     "Progress",
     "RankReady",
     "RankStatus",
@@ -102,6 +127,8 @@ __all__ = [
     "Stop",
     "Submit",
     "Transfer",
+    "Turned",
     "Watch",
+    "WidthCost",
     "WireMessage",
 ]

@@ -119,6 +119,7 @@ class Fetch(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag=True):
-    """End this rank's work and its process."""
+    """End this rank's work and its process; one that ends out of order is started again."""
 
     reason: str = ""
+    orderly: bool = True

@@ -52,13 +52,15 @@ class Inspect(Struct, frozen=True, kw_only=True, tag=True):
 
 class RankStatus(Struct, frozen=True, kw_only=True):
     """One rank as the planner sees it: loading, idle, busy, lost, cordoned or quarantined; `reason` says why it
-    gets no lease."""
+    gets no lease. It may use `memory_bytes` (None: nobody knows), of which its model takes `resident_bytes`."""
 
     rank: int
     state: str
     device: str
     request_id: str | None = None
     reason: str = ""
+    memory_bytes: int | None = None
+    resident_bytes: int = 0
 
 
 class CostsStatus(Struct, frozen=True, kw_only=True):
@@ -71,6 +73,13 @@ class CostsStatus(Struct, frozen=True, kw_only=True):
     most_tokens: int
 
 
+class PolicyStatus(Struct, frozen=True, kw_only=True):
+    """Who plans: the class of the policy, and what was wrong when another one last had to stand in."""
+
+    name: str
+    fault: str = ""
+
+
 class Status(Struct, frozen=True, kw_only=True, tag=True):
     """The service as the planner sees it; `phase` is loading, warming, running, draining or failed."""
 
@@ -81,6 +90,7 @@ class Status(Struct, frozen=True, kw_only=True, tag=True):
     num_finished: int
     reason: str = ""
     costs: CostsStatus | None = None
+    policy: PolicyStatus | None = None
 
 
 class Progress(Struct, frozen=True, kw_only=True, tag=True):

@@ -40,7 +40,12 @@ def load_pipeline(
     check_folder(model_path, family=family)
     with readable(model_path, family=family), quiet_progress():
         pipeline = pipeline_type.from_pretrained(
-            model_path, dtype=dtype, local_files_only=True, low_cpu_mem_usage=True, **parts
+            model_path,
+            dtype=dtype,
+            local_files_only=True,
+            low_cpu_mem_usage=True,
+            use_safetensors=True,  # never a pickle, which may execute whatever it likes
+            **parts,
         )
         return pipeline.to(device)
 

@@ -29,6 +29,7 @@ ALL_PAIRS = 8
 # A pair is measured so often, as long as these are not more moves in all.
 MAX_TIMES = 3
 ENOUGH_MOVES = 60
+_NAME = "warmup"
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -119,7 +120,7 @@ class Program(Struct, frozen=True, kw_only=True):
     def _round(self, size: tuple[int, int], lane_width: int, *, num_steps: int, batch: int) -> Round:
         height, width = size
         paths: dict[str, Path] = {
-            f"warmup-{height}x{width}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
+            f"{_NAME}-{height}x{width}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
                 tuple(range(first, first + lane_width)),
             )
             for first in range(0, self.world - lane_width + 1, lane_width)
@@ -133,7 +134,7 @@ class Program(Struct, frozen=True, kw_only=True):
         since its steps take much longer than the moves."""
         path = tuple((rank,) for rank in tour(self.world)[: self.family.max_steps])
         short = replace(self, num_frames=self.family.frames.base)
-        request = short._request("warmup-moves", size, num_steps=len(path))
+        request = short._request(f"{_NAME}-moves", size, num_steps=len(path))
         return Round(requests=(request,), paths={request.id: path}, measures="moves")
 
     def _request(self, name: str, size: tuple[int, int], *, num_steps: int) -> Request:
@@ -150,6 +151,11 @@ class Program(Struct, frozen=True, kw_only=True):
             # What is usual for pictures. A video's encoder may be missing, and takes long.
             output_format=OutputFormat.PNG if self.family.makes == "picture" else OutputFormat.RAW,
         )
+
+
+def is_warm_up(request_id: str) -> bool:
+    """Whether a request of this id is one of a program's. Clients' have ids of another form."""
+    return request_id.startswith(f"{_NAME}-")
 
 
 def tour(world: int) -> list[int]:

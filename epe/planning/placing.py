@@ -160,24 +160,30 @@ class Placing:
                     break
                 if trajectory.num_leases or trajectory.request_id in sent:
                     continue
-                if width := self._fitting(trajectory, len(ranks), hold.until_s):
+                if width := self._fitting(trajectory, ranks, hold.until_s):
                     holders = trajectory.holders
                     nearest = sorted(ranks, key=lambda rank: (rank not in holders, rank))
                     self._send(trajectory, tuple(sorted(nearest[:width])))
                     sent.add(trajectory.request_id)
                     ranks = tuple(nearest[width:])
 
-    def _fitting(self, trajectory: TrajectoryView, limit: int, until_s: float) -> int:
-        """The widest brisk lane of at most `limit` ranks on which the next lease ends in time; 0 if there is none."""
+    def _fitting(self, trajectory: TrajectoryView, ranks: Lane, until_s: float) -> int:
+        """The widest brisk lane on some of `ranks` on which the next lease ends in time; 0 if there is none."""
         pace = self.paces.of(trajectory)
         encodes = trajectory.stage is Stage.ENCODE
         possible = (1,) if encodes else self.settings.options(trajectory, pace)
         for width in reversed(possible):
-            if width <= limit and (width == possible[0] or self._is_brisk(trajectory, pace, width)):
+            if width <= len(ranks) and (width == possible[0] or self._is_brisk(trajectory, pace, width)):
                 seconds = self._lease_s(trajectory, width, self._num_steps(trajectory, width))
-                if self.view.now_s + seconds <= until_s:
+                if self.view.now_s + self._move_s(trajectory, width, ranks) + seconds <= until_s:
                     return width
         return 0
+
+    def _move_s(self, trajectory: TrajectoryView, width: int, ranks: Lane) -> float:
+        """Until the state of a request is on the first `width` of these ranks to get it."""
+        if trajectory.stage is Stage.ENCODE or len(set(ranks).intersection(trajectory.holders)) >= width:
+            return 0.0
+        return self.view.costs.migration_s(trajectory.workload.state_bytes)
 
     def _is_brisk(self, trajectory: TrajectoryView, pace: Pace, width: int) -> bool:
         return pace.efficiency_of(trajectory.stage, width) >= BRISK_EFFICIENCY

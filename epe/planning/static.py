@@ -38,6 +38,8 @@ class StaticCp:
 class StaticDp:
     """Each request on one rank, from its first task to its last."""
 
+    widths = (1,)
+
     def __init__(self, *, pulse_s: float, pulse_steps: int) -> None:
         self.pulse_s = pulse_s
         self.pulse_steps = pulse_steps

@@ -60,15 +60,14 @@ def step_s(costs: CostTable, workload: Workload, width: int) -> float:
     return costs.seconds(cost_key(workload, Stage.DENOISE, width))
 
 
-def remaining_s(costs: CostTable, trajectory: TrajectoryView, width: int) -> float:
-    """Seconds until the decoded picture, when all steps that are left run at `width`."""
-    seconds = costs.seconds(cost_key(trajectory.workload, Stage.DECODE, 1))
-    if trajectory.stage is Stage.DECODE:
+def left_s(costs: CostTable, workload: Workload, stage: Stage, num_steps: int, *, width: int) -> float:
+    """Seconds until the decoded picture from a stage on, when all `num_steps` that are left run at `width`."""
+    seconds = costs.seconds(cost_key(workload, Stage.DECODE, 1))
+    if stage is Stage.DECODE:
         return seconds
-    steps_left = trajectory.num_steps - trajectory.step
-    seconds += steps_left * step_s(costs, trajectory.workload, width)
-    if trajectory.stage is Stage.ENCODE:
-        seconds += costs.seconds(cost_key(trajectory.workload, Stage.ENCODE, 1))
+    seconds += num_steps * step_s(costs, workload, width)
+    if stage is Stage.ENCODE:
+        seconds += costs.seconds(cost_key(workload, Stage.ENCODE, 1))
     return seconds
 
 

@@ -24,17 +24,22 @@ from epe.actors.postprocess import Encode, Postprocess
 from epe.actors.recorder import RECORDER, Flush, Recorder
 from epe.config.stage import Stage, VideoCodec
 from epe.errors import Gone
+from epe.execution.faults import Faults
 from epe.media import encode_file, media_type
 from epe.messages import Artifact, Decoded
+from epe.messages import Stage as TaskStage
 from epe.planning.calibration import Program, batch_sizes
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic
 from epe.planning.policies import elastic_settings, make_policy
 from epe.runtime.cost_file import NONE, CostFile
+from epe.telemetry.log import get_logger
 from epe.telemetry.trace_file import append_trace
 
 # How long the end of a service waits for a disk.
 WRITE_WITHIN_S = 2.0
+
+log = get_logger("runtime")
 
 
 class Leader:
@@ -54,7 +59,12 @@ class Leader:
         self.system = system
         self.directory = directory
         self.pool = ThreadPoolExecutor(stage.postprocess_workers, thread_name_prefix="postprocess")
-        self._encode = partial(encode_artifact, codec=stage.video_codec)
+        self._encode: Encode = partial(encode_artifact, codec=stage.video_codec)
+        if stage.faults:
+            log.warning(
+                "faults.were_armed", num_faults=len(stage.faults), reason="the stage file asks for them"
+            )
+            self._encode = _struck(self._encode, Faults(stage.faults, rank=None))
         self.desk = Desk(directory=directory)
         self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != NONE
         self.planner = _planner(
@@ -123,6 +133,16 @@ def encode_artifact(pixels: Any, decoded: Decoded, *, codec: VideoCodec = "auto"
     return Artifact(request_id=decoded.request_id, media_type=media_type(decoded.output_format), data=data)
 
 
+def _struck(encode: Encode, faults: Faults) -> Encode:
+    """The making of files with the faults of its stage."""
+
+    def struck(pixels: Any, decoded: Decoded) -> Artifact:
+        faults.strike(TaskStage.FINISH, request_id=decoded.request_id)
+        return encode(pixels, decoded)
+
+    return struck
+
+
 def _planner(
     stage: Stage,
     *,
@@ -145,6 +165,8 @@ def _planner(
         correct_costs=scheduler.online_calibration,
         survives=survives,
         checkpoints=survives and stage.service.checkpoint_mb > 0,
+        hang_s=stage.service.hang_s,
+        start_s=stage.service.start_s,
         limits=Limits(
             max_pending=scheduler.max_pending_requests,
             max_inflight=scheduler.max_inflight_requests,

@@ -18,6 +18,7 @@ from epe.config.stage import Stage
 from epe.config.transport import methods_of
 from epe.errors import BadSetting, StartFailed
 from epe.execution.device import ThreadDevice
+from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.messages import RankReady
@@ -99,7 +100,8 @@ class Rank:
     async def close(self) -> None:
         """End the worker and the device thread, and close the lanes."""
         await self.system.stop(worker_name(self.seat.rank))
-        if self._device is not None:
+        failed = self.stopped_by.done() and not self.stopped_by.result().orderly
+        if self._device is not None and not failed:  # A device that has failed may hang.
             await asyncio.to_thread(self._device.close)
         if isinstance(self._lanes, Groups):
             self._lanes.close()
@@ -120,6 +122,7 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
         plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
     )
+    adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
         return adapter, SoloLanes()
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)

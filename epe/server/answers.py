@@ -30,6 +30,7 @@ from epe.errors import (
 # Clients wait at most this long before they send again; some of them give up at a larger value.
 MAX_RETRY_AFTER_S = 60
 _RETRY_NOT_READY_S = 5
+_CODES = {401: "invalid_api_key"}
 _RETRY_SOON_S = 1
 
 
@@ -120,10 +121,11 @@ def _judge_refusal(error: Refused, phase: str) -> Verdict:
 def answer_http(error: web.HTTPException) -> web.Response:
     """What aiohttp itself refuses (no such route, wrong method, body too large), in the same shape."""
     message = error.text or error.reason
-    code = error.reason.lower().replace(" ", "_")
+    code = _CODES.get(error.status) or error.reason.lower().replace(" ", "_")
     response = _response(error.status, ErrorDetail(message=message, type=_type_of(error.status), code=code))
-    if "Allow" in error.headers:
-        response.headers["Allow"] = error.headers["Allow"]
+    for name in ("Allow", "WWW-Authenticate"):
+        if name in error.headers:
+            response.headers[name] = error.headers[name]
     return response
 
 

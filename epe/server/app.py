@@ -8,21 +8,29 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-from aiohttp import web
+import msgspec
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from epe.errors import EpeError, Gone, Refused
 from epe.families import Defaults, Family
 from epe.server.answers import answer, answer_crash, answer_http
+from epe.server.clients import Clients
 from epe.server.engine import Engine
-from epe.server.health import get_health, get_model, inspect, list_models
-from epe.server.images import create_images
+from epe.server.events import EVENTS, Events
+from epe.server.guard import ORIGINS, UNGUARDED, allow_origin, guard
+from epe.server.health import inspect
 from epe.server.lines import aiohttp_logger
+from epe.server.metrics import METRICS, Metrics
+from epe.server.openapi import DOCUMENT, describe_routes
+from epe.server.results import Results
+from epe.server.routes import ROUTES
 from epe.server.service import REQUEST_ID, SERVICE, Service
+from epe.server.settings import HttpSettings
 from epe.telemetry.log import get_logger
 
-# A prompt and its fields: pictures do not travel towards the server.
-MAX_BODY_BYTES = 2**20
+# Probes ask these every few seconds, which no log needs to tell.
+_OFTEN_ASKED = ("/livez", "/readyz", "/health", "/metrics")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _log = get_logger("server")
@@ -34,26 +42,34 @@ def make_app(
     family: Family,
     name: str,
     defaults: Defaults | None = None,
-    aliases: tuple[str, ...] = (),
+    settings: HttpSettings | None = None,
     warn: Callable[[str], str | None] = lambda prompt: None,
-    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> web.Application:
     """The application that serves the stage `name` of `family`; `defaults` go before the family's."""
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_border])
-    app[SERVICE] = Service(
+    settings = settings or HttpSettings()
+    app = web.Application(client_max_size=settings.limits.body_kb * 2**10, middlewares=[_border, guard])
+    service = app[SERVICE] = Service(
         engine=engine,
         family=family,
         name=name,
-        aliases=aliases,
+        aliases=settings.aliases,
         defaults=defaults or family.defaults,
         started_at_s=int(time.time()),
+        clients=Clients(settings.keys, limits=settings.limits),
+        results=Results(limit_bytes=settings.results_bytes),
+        advertised=settings.advertised,
         warn=warn,
     )
+    app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)
+    app[ORIGINS] = frozenset(settings.origins)
+    events, metrics = app[EVENTS], app[METRICS] = Events(), Metrics()
+    engine.listen(events.hear)
+    engine.listen(metrics.hear)
+    app.on_shutdown.append(events.close)
+    app[DOCUMENT] = msgspec.json.encode(describe_routes(ROUTES, service))
     app.on_response_prepare.append(_sign)
-    app.router.add_post("/v1/images/generations", create_images)
-    app.router.add_get("/v1/models", list_models)
-    app.router.add_get("/v1/models/{model}", get_model)
-    app.router.add_get("/health", get_health)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, route.handler)
     return app
 
 
@@ -109,8 +125,11 @@ async def _answered(http: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _report(http: web.Request, *, status: int, seconds: float) -> None:
-    """One line an answer; status 0 where the client had left before it."""
-    log = _log.debug if http.path == "/health" else _log.info
+    """One line an answer, and one in the metrics; status 0 where the client had left before it."""
+    resource = http.match_info.route.resource
+    route = "" if resource is None else resource.canonical
+    http.app[METRICS].answered(method=_known_method(http), route=route, status=status)
+    log = _log.debug if http.path in _OFTEN_ASKED else _log.info
     log(
         "http.answered" if status else "client.left",
         request_id=http[REQUEST_ID],
@@ -121,8 +140,15 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
     )
 
 
+def _known_method(http: web.Request) -> str:
+    """Clients may send any word for one, and each would be a series of its own."""
+    return http.method if http.method in hdrs.METH_ALL else "other"
+
+
 async def _sign(http: web.Request, response: web.StreamResponse) -> None:
     response.headers["x-request-id"] = http.get(REQUEST_ID, "")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    allow_origin(http, response.headers.__setitem__)
 
 
 def _request_id(http: web.Request) -> str:

@@ -16,15 +16,34 @@ from epe.errors import BadRequest
 
 # A client that begins a body and does not end it would hold its connection for ever.
 BODY_WITHIN_S = 30.0
+# To take apart more than this would stop the loop.
+_LARGE_BYTES = 2**16
+# Some clients can only add fields in one of these; others send that as a text.
+EXTRA_FIELDS = ("extra_args", "extra_body")
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
+async def read_json(http: web.Request, body_type: type[Body]) -> Body:
+    """The body as `body_type`; raises `BadRequest`, or the `HTTPException` that says why there is none.
+
+    What stands in a field `extra_args` or `extra_body` counts as if it stood beside it.
+    """
+    raw = await read_body(http)
+    if len(raw) > _LARGE_BYTES:
+        return await asyncio.to_thread(decode_body, raw, body_type)
+    return decode_body(raw, body_type)
+
+
 async def read_body(http: web.Request) -> bytes:
-    """The bytes of the body, as they were sent; raises the `HTTPException` that says why there are none."""
+    """The bytes of a JSON body, as they were sent; raises the `HTTPException` that says why there are none."""
     encoding = http.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         text = f"content-encoding {_shown(encoding)} is not read here; send the body as it is"
+        raise web.HTTPUnsupportedMediaType(text=text)
+    # Without a type the bytes may be what they should be.
+    if http.headers.get("Content-Type") and http.content_type != "application/json":
+        text = f"content-type {_shown(http.content_type)} is not read here; send application/json"
         raise web.HTTPUnsupportedMediaType(text=text)
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
@@ -38,6 +57,7 @@ async def read_body(http: web.Request) -> bytes:
 
 def decode_body(raw: bytes, body_type: type[Body]) -> Body:
     """The body as `body_type`, a flat struct that forbids unknown fields; raises `BadRequest`."""
+    raw = _with_extra(raw)
     try:
         body = msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:
@@ -48,9 +68,31 @@ def decode_body(raw: bytes, body_type: type[Body]) -> Body:
     return body
 
 
+def _with_extra(raw: bytes) -> bytes:
+    """The body with the fields of its `extra_args` and `extra_body` at the top."""
+    if not any(f'"{name}"'.encode() in raw for name in EXTRA_FIELDS):
+        return raw
+    _refuse_duplicates(raw)
+    fields = _raw_fields(raw)
+    for name in EXTRA_FIELDS:
+        more = _raw_fields(_unquoted(fields.pop(name, msgspec.Raw(b"null"))), param=name)
+        if both := fields.keys() & more.keys():
+            raise BadRequest(f"field {min(both)} is given beside {name} and in it; give one", param=min(both))
+        fields |= more
+    return msgspec.json.encode(fields)
+
+
+def _unquoted(value: msgspec.Raw) -> bytes:
+    """The JSON of an object, whether it was sent as such or as a text."""
+    raw = bytes(value)
+    if raw.startswith(b'"'):
+        return msgspec.json.decode(raw, type=str).encode()
+    return b"{}" if raw == b"null" else raw
+
+
 def _refuse_duplicates(raw: bytes) -> None:
     """msgspec keeps the last of two equal keys, and nobody could tell which one was meant."""
-    pairs: list[tuple[str, object]] = json.loads(raw, object_pairs_hook=list, parse_int=str)
+    pairs = json.loads(raw, object_pairs_hook=list, parse_int=str)
     for name, times in Counter(key for key, _ in pairs).most_common(1):
         if times > 1:
             raise BadRequest(f"field {name} is given {times} times; once is allowed", param=name)
@@ -58,13 +100,17 @@ def _refuse_duplicates(raw: bytes) -> None:
 
 def _fields(raw: bytes) -> dict[str, str]:
     """The JSON text of each field, for the sentence that says what is wrong with it."""
+    return {name: bytes(text).decode(errors="replace") for name, text in _raw_fields(raw).items()}
+
+
+def _raw_fields(raw: bytes, *, param: str | None = None) -> dict[str, msgspec.Raw]:
+    what = "the body" if param is None else param
     try:
-        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
-        raise BadRequest("the body is not a JSON object") from None
+        raise BadRequest(f"{what} is not a JSON object", param=param) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not valid JSON: {error}") from None
-    return {name: bytes(text).decode(errors="replace") for name, text in fields.items()}
+        raise BadRequest(f"{what} is not valid JSON: {error}", param=param) from None
 
 
 def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) -> BadRequest:

@@ -19,6 +19,7 @@ class Picture:
     accepted: Accepted
     account: Account
     file: bytes
+    media_type: str
 
 
 async def draw(engine: Engine, requests: Sequence[Request]) -> tuple[Picture, ...]:
@@ -43,4 +44,4 @@ async def _draw_one(engine: Engine, request: Request) -> Picture:
         raise
     if result.data is None:
         raise TaskFailed(f"request {request.id} ended without a file", stage=Stage.FINISH)
-    return Picture(request, handle.accepted, result.account, result.data)
+    return Picture(request, handle.accepted, result.account, result.data, result.media_type)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epe.messages import Accepted, Account, Request, Status
+from epe.messages import Accepted, Account, Event, Live, Predicted, Progress, Request, Status
+
+Watcher = Callable[[Progress], None]
 
 
 class Result(Protocol):
@@ -45,11 +48,21 @@ class Handle(Protocol):
 class Engine(Protocol):
     """Takes requests and knows how it fares."""
 
-    async def submit(self, request: Request) -> Handle:
-        """Hand a request in; raises `Refused` or `BadRequest`.
+    async def submit(self, request: Request, *, watcher: Watcher | None = None) -> Handle:
+        """Hand a request in; raises `Refused` or `BadRequest`. `watcher` is called with its progress.
 
         Where the caller is cancelled while it waits here, the request is cancelled too.
         """
 
     async def status(self) -> Status:
         """The state of the service; raises `Gone` where nobody is left to ask."""
+
+    async def predict(self, requests: Sequence[Request]) -> Predicted:
+        """What these requests of one size would cost, and when they would end, if they came now; raises as
+        `submit` does."""
+
+    def requests(self) -> Iterable[Live]:
+        """The requests that were taken and have not ended, in the order in which they came."""
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Have `listener` called with all that goes on; it does not raise, and takes no time."""

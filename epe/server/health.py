@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from epe.errors import EpeError
-from epe.messages import CostsStatus, RankStatus, Status
+from epe.messages import CostsStatus, PolicyStatus, RankStatus, Status
 from epe.server.engine import Engine
 from epe.server.service import SERVICE, Service
 
@@ -27,6 +27,11 @@ class Health(Struct, frozen=True, kw_only=True):
     num_running: int
     num_finished: int
     costs: CostsStatus | None
+    policy: PolicyStatus | None
+
+
+class Alive(Struct, frozen=True, kw_only=True):
+    status: str = "alive"
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -39,6 +44,11 @@ class Model(Struct, frozen=True, kw_only=True):
 class ModelList(Struct, frozen=True, kw_only=True):
     data: tuple[Model, ...]
     object: str = "list"
+
+
+async def get_livez(http: web.Request) -> web.Response:
+    """The loop turns; nobody else is asked."""
+    return _json(Alive())
 
 
 async def get_health(http: web.Request) -> web.Response:
@@ -54,6 +64,7 @@ async def get_health(http: web.Request) -> web.Response:
         num_running=status.num_running,
         num_finished=status.num_finished,
         costs=status.costs,
+        policy=status.policy,
     )
     return _json(health, status=200 if status.phase == "running" else 503)
 

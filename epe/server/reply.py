@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from epe.messages import LaneVisit
 from epe.server.drawing import Picture
-from epe.server.service import REQUEST_ID
-from epe.telemetry.log import get_logger
+from epe.server.fetch import url_of
+from epe.server.service import SERVICE
+from epe.server.sse import send_pieces
 
-# A client that takes no piece for this long is let go: nobody keeps finished pictures in memory for ever.
-STALLED_S = 60.0
 # A multiple of 3, so that the base64 of the pieces, one after the other, is that of the whole.
 _PIECE_BYTES = 3 * 2**16
 _EMPTY_PICTURE = b'"b64_json":""'
-
-_log = get_logger("server")
 
 
 class DrawnAs(Struct, frozen=True, kw_only=True):
@@ -49,9 +45,12 @@ class DrawnAs(Struct, frozen=True, kw_only=True):
 
 
 class PictureData(Struct, frozen=True, kw_only=True):
+    """One picture: its file in `b64_json`, or at `url`."""
+
     seed: int
     epe: DrawnAs
-    b64_json: str = ""
+    b64_json: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
 
 
 class ImagesReply(Struct, frozen=True, kw_only=True):
@@ -65,9 +64,32 @@ class ImagesReply(Struct, frozen=True, kw_only=True):
     epe: DrawnAs
 
 
-def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> ImagesReply:
-    """The reply without the files."""
-    data = tuple(PictureData(seed=each.request.seed, epe=_drawn_as(each)) for each in pictures)
+async def answer_pictures(
+    http: web.Request, pictures: Sequence[Picture], *, warnings: tuple[str, ...], by_url: bool
+) -> web.StreamResponse:
+    """The reply with the files in it, or with the addresses from which they can be fetched."""
+    if by_url:
+        reply = describe(pictures, warnings=warnings, urls=[_kept(each, http) for each in pictures])
+        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+    return await send_pictures(http, describe(pictures, warnings=warnings), pictures)
+
+
+def _kept(picture: Picture, http: web.Request) -> str:
+    name = http.app[SERVICE].results.put(picture.file, media_type=picture.media_type)
+    return url_of(name, http)
+
+
+def describe(
+    pictures: Sequence[Picture], *, warnings: tuple[str, ...], urls: Sequence[str] | None = None
+) -> ImagesReply:
+    """The reply: with these addresses of the files, or with places for the files themselves."""
+    places: list[dict[str, str]] = (
+        [{"b64_json": ""} for _ in pictures] if urls is None else [{"url": url} for url in urls]
+    )
+    data = tuple(
+        PictureData(seed=each.request.seed, epe=drawn_as(each), **place)
+        for each, place in zip(pictures, places, strict=True)
+    )
     request = pictures[0].request
     return ImagesReply(
         created=int(time.time()),
@@ -79,7 +101,8 @@ def describe(pictures: Sequence[Picture], *, warnings: tuple[str, ...]) -> Image
     )
 
 
-def _drawn_as(picture: Picture) -> DrawnAs:
+def drawn_as(picture: Picture) -> DrawnAs:
+    """What the account of a request says, for its client."""
     request, account = picture.request, picture.account
     return DrawnAs(
         request_id=request.id,
@@ -113,17 +136,8 @@ async def send_pictures(
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.content_length = num_bytes_of(frame, files)
     await response.prepare(http)
-    try:
-        for piece in pieces_of(frame, files):
-            async with asyncio.timeout(STALLED_S):
-                await response.write(piece)
-            await asyncio.sleep(0)
-    except TimeoutError:
-        _log.warning("client.stalled", request_id=http[REQUEST_ID], stalled_s=STALLED_S)
-        if http.transport is not None:
-            http.transport.abort()
-        return response
-    await response.write_eof()
+    if await send_pieces(http, response, pieces_of(frame, files)):
+        await response.write_eof()
     return response
 
 

@@ -9,13 +9,16 @@ from aiohttp import web
 
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
+from epe.server.clients import Client, Clients
 from epe.server.engine import Engine
+from epe.server.results import Results
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """One served stage. `defaults` are those of its requests; `aliases` are further names of its model; `warn`
-    says what the model cannot make of a prompt, or nothing."""
+    says what the model cannot make of a prompt, or nothing. `advertised` is where clients reach the service (None:
+    where they have)."""
 
     engine: Engine
     family: Family
@@ -23,6 +26,9 @@ class Service:
     aliases: tuple[str, ...]
     defaults: Defaults
     started_at_s: int
+    clients: Clients
+    results: Results
+    advertised: str | None
     warn: Callable[[str], str | None] = lambda prompt: None
 
     @property
@@ -39,3 +45,4 @@ class Service:
 SERVICE = web.AppKey("service", Service)
 # The name of one HTTP request: that of `x-request-id` where the client gave a good one.
 REQUEST_ID = web.RequestKey("request_id", str)
+CLIENT = web.RequestKey("client", Client)

@@ -95,6 +95,7 @@ class Books:
         trajectory = self.trajectories.setdefault(name, _trajectory(arrival))
         seconds = self.costs.seconds(cost_key(trajectory.workload, trajectory.stage, len(ranks)))
         num_steps = assignment.num_steps if trajectory.stage is Stage.DENOISE else 0
+        transfers = trajectory.transfers(ranks)
         running = self.ledger.enter(
             trajectory.request,
             ranks=ranks,
@@ -102,9 +103,10 @@ class Books:
             first_step=trajectory.step,
             num_steps=num_steps,
             split=Split(cp=len(ranks)),
-            transfers=trajectory.transfers(ranks),
+            transfers=transfers,
             now_s=now_s,
-            expected_s=max(0.0, arrival.arrival_s - now_s) + seconds * max(1, num_steps),
+            ready_s=max(arrival.arrival_s, trajectory.state_s(transfers, self.costs, now_s=now_s)),
+            expected_s=seconds * max(1, num_steps),
         )
         trajectory.leased(running)
         self._refresh(trajectory)

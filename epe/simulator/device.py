@@ -14,12 +14,13 @@ from typing import Any
 
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
-from epe.errors import EpeError, Gone
+from epe.errors import EpeError, Gone, OutOfMemory
 from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
 from epe.transport.link import Parcel
 
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
+Hangs = Callable[[Lease, int], bool]
 _Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
 
 
@@ -49,7 +50,8 @@ class SimulatedWorld:
     """What the devices share: where the ranks of a lease meet, and what went on when.
 
     `seconds` gives the device time of a whole lease; `jitter` varies it by a seeded factor, and each rank ends up
-    to a hundredth of that later; `fault` may raise on a rank instead of running.
+    to a hundredth of that later; `fault` may raise on a rank instead of running, and one that `hangs` never ends its
+    lease.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class SimulatedWorld:
         seed: int = 0,
         jitter: float = 0.0,
         fault: Fault = lambda lease, rank: None,
+        hangs: Hangs = lambda lease, rank: False,
     ) -> None:
         self.seconds = seconds
         self.jitter = jitter
         self.fault = fault
+        self.hangs = hangs
         self.random = random.Random(seed)
         self.visits: list[tuple[float, float, Lease]] = []
         self.meetings: dict[int, Meeting] = {}
@@ -176,6 +180,8 @@ class SimulatedDevice:
         for lease in batch:
             self._check(lease)
         first = batch[0]
+        if self.world.hangs(first, self.rank):
+            await asyncio.get_running_loop().create_future()
         seconds = await self.world.work(batch, self.rank)
         if first.stage is not Stage.DECODE:
             for lease in batch:
@@ -222,7 +228,7 @@ class SimulatedDevice:
     def _failed(self, lease: Lease, error: EpeError, first: Lease) -> LeaseFailed:
         self.world.meeting(first).break_up(f"rank {self.rank} left the lane of lease {lease.seq}")
         consequence = isinstance(error, Gone)
-        if lease.batch_size == 1 and not consequence:
+        if lease.batch_size == 1 and not consequence and not isinstance(error, OutOfMemory):
             self.steps.pop(lease.request.id, None)
         # Else the state from before the lease is whole: the request may go on from it.
         self.ended.add(lease.request.id)

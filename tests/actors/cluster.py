@@ -17,14 +17,14 @@ from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Postprocess
 from epe.actors.recorder import RECORDER, Recorder
-from epe.actors.worker import Loaded, Worker
+from epe.actors.worker import Ending, Loaded, Worker
 from epe.families import family
 from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
 from epe.planning.calibration import Program
 from epe.planning.costs import CostTable
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import Policy
-from epe.simulator.device import Fault, SimulatedDevice, SimulatedWorld
+from epe.simulator.device import Fault, Hangs, SimulatedDevice, SimulatedWorld
 from epe.transport.memory import MemoryNetwork
 
 STEP_S = 1e-4
@@ -72,23 +72,30 @@ class Cluster:
     limits: Limits = field(default_factory=Limits)
     max_batch: int = 1
     fault: Fault = lambda lease, rank: None
+    hangs: Hangs = lambda lease, rank: False
+    loads: Callable[[int], bool] = lambda rank: True
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
     device: str = "cpu"
     survives: bool = False
+    hang_s: float = 60.0
+    start_s: float = 1800.0
     checkpoints: bool = True
     phases: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.network = MemoryNetwork(seed=self.seed, latency_s=(0.0002, 0.002))
-        self.world = SimulatedWorld(self.seconds, seed=self.seed, jitter=self.jitter, fault=self.fault)
+        self.world = SimulatedWorld(
+            self.seconds, seed=self.seed, jitter=self.jitter, fault=self.fault, hangs=self.hangs
+        )
         nodes = tuple(f"r{rank}" for rank in range(self.world_size))
         self.directory = Directory(leader="leader", nodes=nodes)
         self.devices: list[SimulatedDevice] = [SimulatedDevice(r, self.world) for r in range(self.world_size)]
         self.widths = tuple(range(1, self.world_size + 1))
         self.elastic = Elastic(ElasticSettings(widths=self.widths))
         self.systems: dict[str, ActorSystem] = {}
-        self.endings: dict[int, asyncio.Future] = {}
+        self.endings: dict[int, asyncio.Future[Ending]] = {}
+        self._parents: dict[int, asyncio.Future[None]] = {}
 
     async def start(self) -> Desk:
         system = self._system("leader")
@@ -123,11 +130,18 @@ class Cluster:
         return await asyncio.gather(*work, return_exceptions=True)
 
     async def stop(self) -> None:
+        for parent in self._parents.values():
+            parent.cancel()
         for system in self.systems.values():
             await system.stop()
 
     def kill(self, rank: int) -> None:
-        """End a rank's process."""
+        """End a rank's process; the test brings it back."""
+        if parent := self._parents.pop(rank, None):
+            parent.cancel()
+        self._end_process(rank)
+
+    def _end_process(self, rank: int) -> None:
         self.devices[rank].die()
         self.network.kill(f"r{rank}", reason="it was killed")
 
@@ -136,6 +150,13 @@ class Cluster:
         await self.systems[f"r{rank}"].stop()
         self.devices[rank] = SimulatedDevice(rank, self.world)
         self._start_rank(rank)
+
+    async def _revive(self, rank: int, ending: asyncio.Future[Ending]) -> None:
+        """What a parent does when its rank ends out of order."""
+        if not (await asyncio.shield(ending)).orderly:
+            self._end_process(rank)
+            await asyncio.sleep(0.5)
+            await self.bring_back(rank)
 
     def check_clean(self) -> None:
         """Nothing of any request is left anywhere."""
@@ -169,7 +190,10 @@ class Cluster:
         worker = self._system(f"r{rank}").spawn(
             worker_name(rank), lambda: Worker(rank, directory=self.directory, stopped_by=ending)
         )
-        worker.tell(Loaded(self.devices[rank], ready))
+        if self.loads(rank):
+            worker.tell(Loaded(self.devices[rank], ready))
+        if self.survives:
+            self._parents[rank] = asyncio.ensure_future(self._revive(rank, ending))
 
     def _planner(self) -> Planner:
         settings = PlannerSettings(
@@ -177,6 +201,8 @@ class Cluster:
             widths=self.widths,
             limits=self.limits,
             survives=self.survives,
+            hang_s=self.hang_s,
+            start_s=self.start_s,
             checkpoints=self.checkpoints,
             max_batch=self.max_batch,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +11,7 @@ from epe.actors.in_work import InWork
 from epe.actors.trajectory import Trajectory
 from epe.messages import Failure, FailureKind, Request, Stage
 from epe.planning.costs import Workload
+from epe.planning.prediction import kind_of
 from tests.actors.cluster import request
 
 ROOM = 3
@@ -58,3 +61,20 @@ def test_the_backlog_is_what_a_walk_over_all_requests_would_find(happenings):
             del books[name]
         assert {t.request_id for t in books.backlog} == expected(books)
         assert books.num_waiting == sum(not each.lane for each in books.values())
+        check_counts(books)
+
+
+def check_counts(books: InWork) -> None:
+    """What is ahead of the last one of each priority is what a walk would count, whether played or summed."""
+    waiting = [each for each in books.values() if each.wants_lease and not each.lane]
+    begun = [each for each in books.values() if each.wants_lease and each.lane]
+    for last in {each.request.priority: each for each in waiting}.values():
+        before = [
+            each for each in waiting if each.request.priority >= last.request.priority and each is not last
+        ]
+        for limit in (0, 2, 99):
+            ahead = books.ahead_of(last, limit=limit)
+            played = Counter(kind_of(view) for view in ahead.first)
+            assert Counter(ahead.others) + played == Counter(kind_of(each.view) for each in (*begun, *before))
+            assert len(ahead.first) <= len(begun) + limit
+    assert not books or books.oldest is next((each for each in books.values() if each.lane), books.oldest)

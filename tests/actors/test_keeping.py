@@ -131,7 +131,7 @@ def test_what_service_corrects_is_kept():
         slower["on"] = True
         for index in range(8):
             await cluster.draw(request(f"q{index}", steps=20))
-        await asyncio.sleep(cluster.planner.KEEP_EVERY_S + 1)
+        await asyncio.sleep(cluster.planner.opening.KEEP_EVERY_S + 1)
         (later,) = shelf.kept.values()
         changed = {
             (new.stage, new.width): new.seconds / old.seconds

@@ -175,7 +175,7 @@ def test_a_report_that_comes_after_those_of_later_leases_or_after_the_picture_is
         await cluster.start()
         results = await cluster.draw(*(request(f"q{index}", steps=7) for index in range(4)))
         assert [type(result).__name__ for result in results] == ["Result"] * 4
-        assert cluster.planner.leasing.policy.__class__ is WideThenNarrow
+        assert cluster.planner.leasing.deciding.policy.__class__ is WideThenNarrow
         await asyncio.sleep(1)  # the last messages arrive
         cluster.check_clean()
         cluster.check_lanes()

@@ -87,7 +87,7 @@ def test_a_disk_that_hangs_or_is_full_costs_lines_and_no_request():
         finally:
             Recorder.inbox = before
         assert [result.data for result in results] == [b"png"] * 20
-        assert cluster.planner.recording.num_lost > 0
+        assert cluster.planner.reception.recording.num_lost > 0
         await cluster.stop()
 
     run(main())

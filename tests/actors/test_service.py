@@ -339,32 +339,6 @@ def test_requests_are_refused_while_the_ranks_load():
     run(main())
 
 
-class Nonsense:
-    """A user's policy that plans the same rank twice, or raises."""
-
-    def __init__(self, *, raises: bool) -> None:
-        self.raises = raises
-
-    def plan(self, view: View) -> tuple[Assignment, ...]:
-        if self.raises:
-            raise KeyError("no such class")
-        return tuple(
-            Assignment(request_id=trajectory.request_id, ranks=(0, 0)) for trajectory in view.trajectories
-        )
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_a_policy_that_fails_is_replaced_and_no_request_is_lost(raises: bool):
-    async def main() -> None:
-        cluster = Cluster(policy=Nonsense(raises=raises))
-        await cluster.start()
-        results = await cluster.draw(*(request(f"q{i}") for i in range(4)))
-        assert [result.data for result in results] == [b"png"] * 4
-        await cluster.stop()
-
-    run(main())
-
-
 def test_a_lost_rank_ends_every_request_with_the_reason():
     async def main() -> None:
         cluster = Cluster()

@@ -109,7 +109,8 @@ async def test_an_error_fails_the_lease_alone_and_the_device_goes_on(device, err
     device.submit(lease(3, Stage.ENCODE, name="b"), None)
     good = (await device.submit(lease(4, Stage.DENOISE, num_steps=4, name="b"), None)).report
     assert good.next_step == 4
-    assert len(device.states) == 1
+    # A request without memory may go on elsewhere from where it was.
+    assert len(device.states) == 1 + (kind is FailureKind.OUT_OF_MEMORY)
 
 
 async def test_nan_in_the_latents_is_a_failure_and_never_a_picture(device):

@@ -140,6 +140,19 @@ def test_a_rank_that_is_lost_again_while_it_comes_back_does_not_end_the_service(
     service.assert_no_child_lives()
 
 
+def test_a_rank_that_hangs_while_it_comes_back_is_started_once_more(service: Service) -> None:
+    limits = Limits(drain_s=20, grace_s=0.5, terminate_s=0.5, start_s=3)
+    parent = service.start("rank 1=loading@1", limits=limits)
+    service.wait_until_ready()
+    os.kill(service.pid("rank 1"), signal.SIGKILL)
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() not in "01", within_s=30)
+    parent.send_signal(signal.SIGTERM)
+    code, said = finish(parent)
+    assert code == 0
+    assert "rank 1 has not come back within 3 s (service.start_s); killing it" in said
+    service.assert_no_child_lives()
+
+
 def test_a_rank_that_is_killed_during_a_drain_does_not_cut_it_off(service: Service) -> None:
     parent = service.start()
     service.wait_until_ready()

@@ -10,6 +10,7 @@ import pytest
 from epe.config.stage import Scheduler
 from epe.errors import BadSetting
 from epe.planning.costs import CostTable, Workload
+from epe.planning.last_resort import LastResort
 from epe.planning.policies import BUILT_IN, make_policy
 from epe.planning.pool import PoolSettings
 from epe.planning.throughput import Throughput
@@ -41,6 +42,14 @@ def test_the_policy_of_the_example_keeps_the_contract():
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_policy_that_can_be_served_with_keeps_the_contract(name):
     check_policy(partial(built_in, name))
+
+
+def test_the_last_resort_keeps_the_contract():
+    check_policy(partial(LastResort, widths=WIDTHS))
+
+
+def test_the_last_resort_keeps_the_contract_where_one_rank_is_no_allowed_width():
+    check_policy(partial(LastResort, widths=(2, 4)))
 
 
 @pytest.mark.parametrize("name", [name for name in BASELINES if name != "static-sp8"])

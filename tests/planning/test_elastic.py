@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -176,3 +177,15 @@ def test_a_starving_request_that_fills_held_ranks_is_planned_once():
     plan = elastic(6).plan(held)
     assert fault_of(held, plan) is None
     assert {"first", "second"} <= lanes(plan).keys()
+
+
+@pytest.mark.parametrize(("holder", "fills"), [(0, False), (1, True)])
+def test_a_rank_that_waits_for_its_lane_runs_nothing_whose_state_would_come_too_late(holder, fills):
+    """Its lane began late by the move: 0.5 s, after which 8 steps take 0.8 s."""
+    wide = trajectory("wide", lane=(0,), num_leases=1, ready_s=1.0, deadline_s=2.5)
+    workload = Workload(tokens=1024, conditions=2, state_bytes=500_000_000)
+    late = trajectory(
+        "late", workload=workload, num_steps=8, deadline_s=0.0, lane=(holder,), holders=(holder,)
+    )
+    held = view(wide, late, world=2, leases={0: 1}, free_s={0: 1.0})
+    assert lanes(elastic(2, pulse_s=0.9).plan(held)) == ({"late": (1,)} if fills else {})

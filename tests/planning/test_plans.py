@@ -13,7 +13,7 @@ from epe.families import FAMILIES, family
 from epe.messages import Split, Stage
 from epe.planning.calibration import Program, Round, tour
 from epe.planning.costs import CostKey, CostTable, Workload
-from epe.planning.forecast import play, predicted_finish_s
+from epe.planning.forecast import play
 from epe.planning.static import StaticCp, StaticDp
 from epe.planning.view import Assignment, fault_of
 from epe.planning.work import split_of
@@ -73,12 +73,6 @@ def test_static_dp_keeps_a_request_on_its_rank():
 
 def test_playing_the_queue_puts_each_job_on_the_ranks_that_are_free_first():
     assert play([0.0, 0.0], [(1, 5.0), (1, 1.0), (2, 1.0)]) == [5.0, 1.0, 6.0]
-
-
-def test_a_longer_queue_is_predicted_to_end_later():
-    one = predicted_finish_s(view(trajectory("a")), "a", (1, 2, 3, 4))
-    waiting = [trajectory(f"q{i}") for i in range(20)]
-    assert predicted_finish_s(view(*waiting, trajectory("a")), "a", (1, 2, 3, 4)) > 3 * one
 
 
 def of_tasks(costs: CostTable | None = None, **fields) -> list[Round]:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
 from epe.families import family
 from epe.server.app import make_app, serve
+from epe.server.settings import HttpSettings
 from tests.server.stand_in import StandIn
+
+Serving = Callable[..., AbstractAsyncContextManager[ClientSession]]
 
 
 @pytest.fixture
@@ -20,11 +25,25 @@ async def engine() -> StandIn:
 
 
 @pytest.fixture
-async def client(engine: StandIn) -> AsyncIterator[ClientSession]:
-    """A client of the real application on a real socket."""
-    sock = socket.create_server(("127.0.0.1", 0))
-    app = make_app(engine, family=family("zimage"), name="image", aliases=("gpt-image-1",))
-    runner = await serve(app, sock, end_within_s=0.1)
-    async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:
+def serving(engine: StandIn) -> Serving:
+    """The real application on a real socket, with what a test says: a client of it."""
+
+    @asynccontextmanager
+    async def served(**given: Any) -> AsyncIterator[ClientSession]:
+        sock = socket.create_server(("127.0.0.1", 0))
+        stage = {"family": family("zimage"), "name": "image", **given}
+        runner = await serve(make_app(engine, **stage), sock, end_within_s=0.1)
+        try:
+            async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:
+                yield session
+        finally:
+            await runner.cleanup()
+
+    return served
+
+
+@pytest.fixture
+async def client(serving: Serving) -> AsyncIterator[ClientSession]:
+    """A client of an application with the settings of a stage file that says nothing of HTTP."""
+    async with serving(settings=HttpSettings(aliases=("gpt-image-1",))) as session:
         yield session
-    await runner.cleanup()

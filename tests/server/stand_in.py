@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,7 +12,22 @@ from numpy.typing import NDArray
 
 from epe.errors import EpeError, Gone
 from epe.media import encode_image, media_type
-from epe.messages import Accepted, Account, CostsStatus, LaneVisit, RankStatus, Request, Stage, Status
+from epe.messages import (
+    Accepted,
+    Account,
+    CostsStatus,
+    Event,
+    LaneVisit,
+    Live,
+    PolicyStatus,
+    Predicted,
+    RankStatus,
+    Request,
+    Stage,
+    Status,
+    WidthCost,
+)
+from epe.server.engine import Watcher
 
 RUNNING = Status(
     phase="running",
@@ -21,6 +36,7 @@ RUNNING = Status(
     num_running=1,
     num_finished=7,
     costs=CostsStatus(origin="kept", num_tasks=5, least_tokens=128, most_tokens=2048),
+    policy=PolicyStatus(name="Elastic", fault="Mine: it raised KeyError: 'x'"),
 )
 
 
@@ -88,17 +104,46 @@ class StandIn:
     held: set[int] = field(default_factory=set)
     never: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[Request] = field(default_factory=list)
+    predicted: list[Request] = field(default_factory=list)
+    live: list[Live] = field(default_factory=list)
+    listeners: list[Callable[[Event], None]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     noisy: bool = False
     num_running: int = 0
     most_running: int = 0
 
-    async def submit(self, request: Request) -> StandInHandle:
+    async def submit(self, request: Request, *, watcher: Watcher | None = None) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
         return StandInHandle(self, request, order=len(self.submitted))
+
+    async def predict(self, requests: Sequence[Request]) -> Predicted:
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        self.predicted.extend(requests)
+        accepted = tuple(
+            Accepted(request_id=each.id, predicted_s=2.5 + i, late=each.deadline_s == 0.001)
+            for i, each in enumerate(requests)
+        )
+        widths = (
+            WidthCost(width=1, denoise_s=8.0, rank_s=8.0),
+            WidthCost(width=2, denoise_s=5.0, rank_s=10.0),
+        )
+        return Predicted(accepted=accepted, encode_s=0.1, decode_s=0.2, finish_s=0.3, widths=widths)
+
+    def requests(self) -> Iterator[Live]:
+        yield from self.live
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        self.listeners.append(listener)
+
+    def tell(self, event: Event) -> None:
+        """Have all who listen hear of it."""
+        for listener in self.listeners:
+            listener(event)
 
     async def status(self) -> Status:
         if self.silent:

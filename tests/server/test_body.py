@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from epe.server import body
 from tests.server.test_images import PATH, post
 
-HEAD = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n".encode()
+HEAD = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
 
 
 async def send(client: ClientSession, data: bytes) -> tuple[int, bytes]:
@@ -69,3 +69,60 @@ async def test_bytes_that_are_no_http_are_worth_one_line(client, data, capfd):
     assert status == 400
     assert [line["log_level"] for line in lines if line["event"] == "http.was_malformed"] == ["info"]
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+async def test_a_body_of_another_type_is_refused_with_the_right_one(client, engine, content_type):
+    headers = {"Content-Type": content_type}
+    async with client.post(PATH, data=b'{"prompt": "x"}', headers=headers) as response:
+        reply = await response.json()
+    assert (response.status, reply["error"]["code"]) == (415, "unsupported_media_type")
+    assert reply["error"]["message"] == f"content-type {content_type} is not read here; send application/json"
+    assert not engine.submitted
+
+
+async def test_a_body_without_a_type_is_read(client):
+    body = b'{"prompt": "x", "size": "64x64"}'
+    status, _ = await send(
+        client, f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    )
+    assert status == 200
+
+
+EXTRA = {"seed": 5, "deadline_ms": 90000, "priority": 2, "client_id": "a"}
+
+
+@pytest.mark.parametrize(
+    "extra", [{"extra_args": EXTRA}, {"extra_args": json.dumps(EXTRA)}, {"extra_body": EXTRA}]
+)
+async def test_extra_fields_count_as_if_they_stood_beside_the_others(client, engine, extra):
+    status, _ = await post(client, prompt="x", size="64x64", **extra)
+    assert status == 200
+    (request,) = engine.submitted
+    assert (request.seed, request.deadline_s, request.priority, request.client_id) == (5, 90.0, 2, "a")
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"extra_args": {"sede": 5}}, "sede"),
+        ({"extra_args": {"seed": "5"}}, "seed"),
+        ({"extra_args": {"prompt": "y"}}, "prompt"),
+        ({"extra_args": {"seed": 5}, "extra_body": {"seed": 6}}, "seed"),
+        ({"extra_args": 5}, "extra_args"),
+        ({"extra_args": "seed=5"}, "extra_args"),
+        ({"extra_body": [1]}, "extra_body"),
+        ({"extra_args": {"extra_args": {}}}, "extra_args"),
+    ],
+)
+async def test_a_wrong_extra_field_is_named(client, engine, extra, param):
+    status, reply = await post(client, prompt="x", size="64x64", **extra)
+    assert (status, reply["error"]["param"]) == (400, param), reply
+    assert not engine.submitted
+
+
+async def test_a_large_body_is_taken_apart_beside_the_loop(client):
+    status, reply = await post(client, prompt="x" * 70_000)
+    assert (status, reply["error"]["param"]) == (400, "prompt")

@@ -12,6 +12,7 @@ async def test_a_running_service_is_healthy_and_shows_its_ranks(client):
     assert [(rank["rank"], rank["state"]) for rank in health["ranks"]] == [(0, "idle"), (1, "busy")]
     costs = {"origin": "kept", "num_tasks": 5, "least_tokens": 128, "most_tokens": 2048}
     assert health["costs"] == costs
+    assert health["policy"] == {"name": "Elastic", "fault": "Mine: it raised KeyError: 'x'"}
 
 
 @pytest.mark.parametrize("phase", ["loading", "warming", "draining", "failed"])

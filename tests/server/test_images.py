@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from base64 import b64decode
 from io import BytesIO
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import ClientSession
 from PIL import Image
 
 from epe.families import family
-from epe.server.app import make_app, serve
-from epe.server.images import ImageBody
+from epe.server.image_body import ImageBody
 from tests.server.stand_in import until
 
 PATH = "/v1/images/generations"
@@ -118,10 +117,30 @@ async def test_a_request_that_will_be_late_is_told_so(client):
 
 async def test_fields_of_openai_without_effect_are_accepted_and_named(client):
     status, reply = await post(
-        client, prompt="x", size="64x64", quality="high", user="u", style="vivid", background=None
+        client, prompt="x", size="64x64", quality="high", style="vivid", background=None
     )
     assert status == 200
-    assert [each.split()[0] for each in reply["warnings"]] == ["quality", "style", "user"]
+    assert [each.split()[0] for each in reply["warnings"]] == ["quality", "style"]
+
+
+@pytest.mark.parametrize(
+    ("body", "client_id"),
+    [({"user": "u"}, "u"), ({"client_id": "c"}, "c"), ({"user": "u", "client_id": "c"}, "c")],
+)
+async def test_the_user_says_on_whose_account_a_request_runs(client, engine, body, client_id):
+    _, reply = await post(client, prompt="x", size="64x64", **body)
+    assert engine.submitted[0].client_id == client_id
+    assert len(reply["warnings"]) == len(body) - 1
+
+
+async def test_best_effort_is_a_request_without_the_deadline_of_the_stage(serving, engine):
+    defaults = msgspec.structs.replace(family("zimage").defaults, deadline_s=30.0)
+    async with serving(defaults=defaults) as client:
+        for body in ({}, {"best_effort": True}, {"best_effort": False}):
+            await post(client, prompt="x", size="64x64", **body)
+        status, reply = await post(client, prompt="x", best_effort=True, deadline_ms=5)
+    assert [each.deadline_s for each in engine.submitted] == [30.0, None, 30.0]
+    assert (status, reply["error"]["param"]) == (400, "best_effort")
 
 
 @pytest.mark.parametrize("model", ["image", "zimage", "gpt-image-1", None])
@@ -143,7 +162,7 @@ BAD = {
     "model": [3, []],
     "n": [0, -1, 11, 10**30, 1.5, "2", True],
     "size": ["", "1024", "1000x1024", "1024x1000", "0x0", "-64x64", "64X64", "64x64x64", "9999999x64", 64],
-    "response_format": ["url", "b64", 1],
+    "response_format": ["b64", 1],
     "output_format": ["gif", "raw", "PNG", 1],
     "output_compression": [-1, 101, 5.5, "9"],
     "stream": [True, "yes", 1],
@@ -163,6 +182,8 @@ BAD = {
     "background": [{}],
     "moderation": [1],
     "user": [1],
+    "best_effort": [1, "true"],
+    "client_id": [1, "x" * 65],
     "safety_identifier": [1],
 }
 
@@ -240,7 +261,8 @@ async def test_a_broken_body_is_refused_in_the_shape_of_an_error(client, engine,
 
 
 async def test_a_field_that_is_given_twice_is_named(client):
-    async with client.post(PATH, data=RAW["a field given twice"]) as response:
+    headers = {"Content-Type": "application/json"}
+    async with client.post(PATH, data=RAW["a field given twice"], headers=headers) as response:
         reply = await response.json()
     assert reply["error"]["param"] == "seed"
 
@@ -268,12 +290,9 @@ async def test_a_file_of_several_pieces_arrives_whole(client, engine):
     assert picture_of(reply["data"][0]).tobytes() == expected.tobytes()
 
 
-async def test_a_model_of_videos_says_that_this_route_draws_pictures(engine):
-    sock = socket.create_server(("127.0.0.1", 0))
-    runner = await serve(make_app(engine, family=family("wan"), name="film"), sock, end_within_s=0.1)
-    async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as client:
+async def test_a_model_of_videos_says_that_this_route_draws_pictures(serving, engine):
+    async with serving(family=family("wan"), name="film") as client:
         status, reply = await post(client, prompt="a cube")
-    await runner.cleanup()
     assert status == 400
     assert reply["error"]["message"] == "model film draws videos; this route draws pictures"
     assert engine.submitted == []

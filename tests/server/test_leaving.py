@@ -6,7 +6,7 @@ import json
 from aiohttp import ClientSession
 from structlog.testing import capture_logs
 
-from epe.server import reply
+from epe.server import sse
 from tests.server.stand_in import StandIn, until
 
 PATH = "/v1/images/generations"
@@ -56,7 +56,7 @@ async def test_a_finished_request_is_not_cancelled(client, engine):
 
 
 async def test_a_client_that_stops_reading_is_let_go(client, engine, monkeypatch):
-    monkeypatch.setattr(reply, "STALLED_S", 0.2)
+    monkeypatch.setattr(sse, "STALLED_S", 0.2)
     engine.noisy = True
     reader, writer = await asyncio.open_connection("127.0.0.1", client._base_url.port, limit=2**10)
     body = json.dumps({"prompt": "x", "size": "2048x2048", "n": 2}).encode()

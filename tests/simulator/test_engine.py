@@ -45,6 +45,16 @@ def test_a_rank_that_lacks_the_state_fetches_it_first():
     assert outcome.records[0].num_migrations == 1
 
 
+def test_a_policy_sees_the_move_in_when_a_rank_will_be_free():
+    policy = Lanes({"a": (1,), "b": (2,)})
+    outcome = run(policy, arrival("a"), arrival("b", 2.0))
+    step = next(work for work in outcome.work if work.stage is Stage.DENOISE)
+    seen = next(view for view in policy.views if view.now_s == 2.0)
+    assert (step.begin_s, step.end_s) == (1.5, 5.5)
+    assert seen.ranks[1].free_s == step.end_s
+    assert next(t for t in seen.trajectories if t.request_id == "a").ready_s == step.end_s
+
+
 def test_a_state_comes_while_its_rank_still_works_on_an_earlier_lease():
     def plan(view):
         names = {t.request_id: t for t in view.trajectories}

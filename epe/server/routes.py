@@ -1,0 +1,130 @@
+"""The table of all routes."""
+
+from __future__ import annotations
+
+from epe.server.events import get_events
+from epe.server.fetch import get_result
+from epe.server.health import Alive, Health, Model, ModelList, get_health, get_livez, get_model, list_models
+from epe.server.image_body import ImageBody, PlanBody
+from epe.server.images import create_images, refuse_edits
+from epe.server.live import LIMIT, LiveList, list_requests
+from epe.server.metrics import get_metrics
+from epe.server.openapi import Document, get_document
+from epe.server.plan import PlanReply, plan_images
+from epe.server.reply import ImagesReply
+from epe.server.route import Answer, Route
+from epe.server.sse import EVENT_STREAM
+
+# What may happen to a body, before anybody knows what it says.
+_BODY = (400, 408, 413, 415)
+# What may happen to work that was asked for.
+_WORK = (404, 429, 500, 503, 504)
+_PICTURES = ("image/png", "image/jpeg", "image/webp")
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST",
+        "/v1/images/generations",
+        create_images,
+        "Draw pictures of a prompt",
+        {200: Answer("the finished pictures", ImagesReply)},
+        errors=_BODY + _WORK,
+        body=ImageBody,
+    ),
+    Route(
+        "POST",
+        "/v1/plan",
+        plan_images,
+        "Say what pictures would cost and when they would end, without drawing them",
+        {200: Answer("the plan", PlanReply)},
+        errors=(*_BODY, 404, 429, 503),
+        body=PlanBody,
+    ),
+    Route(
+        "GET",
+        "/v1/requests",
+        list_requests,
+        "List what is in work and what waits",
+        {200: Answer("the first of them", LiveList)},
+        errors=(400,),
+        query={"limit": LIMIT},
+    ),
+    Route(
+        "GET",
+        "/v1/events",
+        get_events,
+        "Watch what goes on, as server-sent events",
+        {200: Answer("events until somebody hangs up", others=(EVENT_STREAM,))},
+    ),
+    *(
+        Route(
+            "POST",
+            path,
+            refuse_edits,
+            "Change a picture: refused, since no family here takes one",
+            {},
+            errors=(400,),
+            any_body=True,
+        )
+        for path in ("/v1/images/edits", "/v1/images/variations")
+    ),
+    Route(
+        "GET",
+        "/v1/results/{name}",
+        get_result,
+        "Fetch a file by the address in a reply",
+        {200: Answer("the file", others=_PICTURES)},
+        errors=(404,),
+        guarded=False,
+    ),
+    Route(
+        "GET",
+        "/v1/models",
+        list_models,
+        "List the names of the model",
+        {200: Answer("the names", ModelList)},
+    ),
+    Route(
+        "GET",
+        "/v1/models/{model}",
+        get_model,
+        "Say whether a model is served",
+        {200: Answer("it is", Model)},
+        errors=(404,),
+    ),
+    Route(
+        "GET",
+        "/livez",
+        get_livez,
+        "Say that the process answers",
+        {200: Answer("it does", Alive)},
+        guarded=False,
+    ),
+    *(
+        Route(
+            "GET",
+            path,
+            get_health,
+            "Say how the service fares",
+            {
+                200: Answer("requests are taken", Health),
+                503: Answer("they are not, with the reason", Health),
+            },
+        )
+        for path in ("/health", "/readyz")
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        get_metrics,
+        "Say in numbers how the service fares, for Prometheus",
+        {200: Answer("the metrics", others=("text/plain",))},
+    ),
+    Route(
+        "GET",
+        "/openapi.json",
+        get_document,
+        "Describe all of this, as OpenAPI 3.1",
+        {200: Answer("the document", Document)},
+    ),
+)

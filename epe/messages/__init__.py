@@ -30,6 +30,7 @@ from epe.messages.requests import OutputFormat, Request
 from epe.messages.service import (
     Accepted,
     Account,
+    Again,
     Artifact,
     Cancel,
     CostsStatus,
@@ -85,6 +86,7 @@ __all__ = [
     "Accepted",
     "Account",
     "Admitted",
+    "Again",
     "Artifact",
     "Cancel",
     "Checkpoint",

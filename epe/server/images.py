@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from aiohttp import web
 
 from epe.errors import BadRequest
 from epe.server.body import read_json
 from epe.server.drawing import draw
 from epe.server.image_body import ImageBody, to_requests, warnings_of
+from epe.server.keeping import key_of, new_id, order_of, pictures_of_job
 from epe.server.reply import answer_pictures
-from epe.server.service import CLIENT, REQUEST_ID, SERVICE, Service
+from epe.server.service import CLIENT, SERVICE, Service
 
 
 async def create_images(http: web.Request) -> web.StreamResponse:
@@ -21,13 +20,16 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     service.check_model(body.model)
     _refuse_not_yet(body)
     _check_url(body, service)
-    # Clients and proxies send an id twice; what works on a request must never meet another of its name.
-    request_id = f"{http[REQUEST_ID]}-{uuid4().hex[:8]}"
+    request_id, warnings = new_id(http), warnings_of(body, service)
     requests = to_requests(body, service, request_id=request_id, key_name=client.name)
-    with service.clients.at_work(client, requests):
-        pictures = await draw(service.engine, requests)
-    by_url = body.response_format == "url"
-    return await answer_pictures(http, pictures, warnings=warnings_of(body, service), by_url=by_url)
+    if (key := key_of(http)) is not None:
+        pictures = await pictures_of_job(
+            http, order_of(http, requests, key=key, body=body, warnings=warnings)
+        )
+    else:
+        with service.clients.at_work(client, requests):
+            pictures = await draw(service.engine, requests)
+    return await answer_pictures(http, pictures, warnings=warnings, by_url=body.response_format == "url")
 
 
 def _refuse_not_yet(body: ImageBody) -> None:

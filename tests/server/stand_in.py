@@ -15,19 +15,20 @@ from epe.media import encode_image, media_type
 from epe.messages import (
     Accepted,
     Account,
+    Again,
     CostsStatus,
     Event,
     LaneVisit,
     Live,
     PolicyStatus,
     Predicted,
+    Progress,
     RankStatus,
     Request,
     Stage,
     Status,
     WidthCost,
 )
-from epe.server.engine import Watcher
 
 RUNNING = Status(
     phase="running",
@@ -108,15 +109,24 @@ class StandIn:
     live: list[Live] = field(default_factory=list)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
     num_running: int = 0
     most_running: int = 0
 
-    async def submit(self, request: Request, *, watcher: Watcher | None = None) -> StandInHandle:
+    async def submit(
+        self,
+        request: Request,
+        *,
+        watcher: Callable[[Progress], None] | None = None,
+        again: Again | None = None,
+    ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
+        if watcher is not None:
+            self.watchers[request.id] = watcher
         return StandInHandle(self, request, order=len(self.submitted))
 
     async def predict(self, requests: Sequence[Request]) -> Predicted:

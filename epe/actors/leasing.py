@@ -29,7 +29,8 @@ MAX_PLAYED = 64
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
     """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2; `widths` are those in each
-    of `num_planes` planes of tensor parallelism. Up to `max_batch` requests are drawn as one.
+    of `num_planes` planes of tensor parallelism, `decode_widths` those of lanes that decode. Up to `max_batch` requests
+    are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
     the world. `checkpoints` has states kept on the leader. A lease that is `hang_s` late, beyond ten times its expected
@@ -40,6 +41,7 @@ class PlannerSettings:
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
     num_planes: int = 1
+    decode_widths: tuple[int, ...] = (1,)
     max_batch: int = 1
     correct_costs: bool = True
     survives: bool = False
@@ -152,13 +154,19 @@ class Leasing:
         self, trajectories: Sequence[TrajectoryView], *, now_s: float, among: frozenset[int] | None
     ) -> View:
         ranks = self.ledger.rank_views(now_s=now_s, among=among)
-        return View(now_s=now_s, ranks=ranks, trajectories=trajectories, costs=self.costs)
+        return View(
+            now_s=now_s,
+            ranks=ranks,
+            trajectories=trajectories,
+            costs=self.costs,
+            decode_widths=self.settings.decode_widths,
+        )
 
     def _enter(self, assignment: Assignment, *, now_s: float) -> list[Lease]:
         """Its lease, or those of its batch."""
         batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
-        width = len(assignment.ranks) if stage is Stage.DENOISE else 1
+        width = len(assignment.ranks)
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
         expected_s = self.costs.seconds(key) * max(1, num_steps)
@@ -196,7 +204,7 @@ class Leasing:
         return "whole" if trajectory.lost_checkpoint else "changes"
 
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
-        """Of a lane, in all planes; encoding and decoding are work of the first one."""
+        """Of a lane, in all planes; encoding and decoding are work in the first one."""
         if self.trajectories[assignment.request_id].stage is not Stage.DENOISE:
             return assignment.ranks
         return over_planes(

@@ -22,7 +22,7 @@ from epe.planning.prediction import Ahead, predicted_finish_s
 from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
 
-# So many requests that wait are played one by one to tell when a new one will end; of the others only the sum counts.
+# So many requests are played one by one to tell when a new one will end; of those behind only the sum counts.
 MAX_PLAYED = 64
 
 
@@ -138,7 +138,8 @@ class Leasing:
 
     def retry_s(self, *, now_s: float) -> float:
         """Seconds until the oldest request will end and make room."""
-        return self._finish_s(self.trajectories.oldest, Ahead(), now_s=now_s)
+        oldest = self.trajectories.oldest
+        return 0.0 if oldest is None else self._finish_s(oldest, Ahead(), now_s=now_s)
 
     def _finish_s(self, trajectory: Trajectory, ahead: Ahead, *, now_s: float) -> float:
         # Ranks that are away are on their way back: with none there, a finish is told as if all were.

@@ -5,8 +5,10 @@
     │   ├── BadSetting      ... in a stage file, a flag or the environment (has a path)
     │   └── BadRequest      ... in a request (has a param)
     │       ├── UnknownModel    ... the model that it names is not served here
-    │       └── UnknownJob      ... the job that it names is not known here (any more)
+    │       ├── UnknownJob      ... the job that it names is not known here (any more)
+    │       └── UnknownRank     ... the rank that it names is none of this world
     ├── Refused             a right request that is not taken now: overload, draining (may have retry_after_s)
+    ├── Conflict            what the state of the service does not allow now, such as two restarts at once
     ├── NotMigratable       the adapter's state cannot leave its lane
     ├── TaskFailed          the work on an accepted request failed (has stage and step)
     │   ├── NonFinite       NaN or Inf in latents or pixels
@@ -56,12 +58,20 @@ class UnknownJob(BadRequest):
     """The job that a request names is not known here: it never was, or its result is no longer kept."""
 
 
+class UnknownRank(BadRequest):
+    """The rank that a request names is none of this world."""
+
+
 class Refused(EpeError):
     """A right request that is not taken now; `retry_after_s` says when it may be."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Conflict(EpeError):
+    """What was asked for does not fit the state in which the service is now."""
 
 
 class NotMigratable(EpeError):

@@ -11,10 +11,11 @@ from typing import Any
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
 from epe.actors.outcome import error_of
-from epe.errors import BadRequest, Gone
+from epe.errors import BadRequest, Gone, UnknownRank
 from epe.messages import (
     Accepted,
     Account,
+    Action,
     Admitted,
     Again,
     Artifact,
@@ -26,11 +27,13 @@ from epe.messages import (
     Inspect,
     LayoutChanged,
     Live,
+    Operate,
     Predict,
     Predicted,
     Progress,
     Rejected,
     Request,
+    RestartRanks,
     Status,
     Submit,
     Turned,
@@ -131,6 +134,24 @@ class Desk(Actor):
     async def status(self) -> Status:
         """The service as the planner sees it."""
         status: Status = await self.ref(self.directory.planner).ask(Inspect(), timeout_s=ASK_TIMEOUT_S)
+        return status
+
+    async def operate(self, action: Action, rank: int) -> Status:
+        """Cordon, drain or readmit a rank; raises `UnknownRank`, or `Conflict` where that cannot be now."""
+        if not 0 <= rank < self.directory.world_size:
+            known = f"0 to {self.directory.world_size - 1}" if self.directory.world_size > 1 else "0"
+            raise UnknownRank(f"rank {rank} is none of this service; its ranks are {known}", param="rank")
+        return await self._ordered(Operate(action=action, rank=rank))
+
+    async def restart_ranks(self, *, weights: str) -> Status:
+        """Begin to restart all ranks, one after the other; raises `Conflict` where that cannot be now."""
+        return await self._ordered(RestartRanks(weights=weights))
+
+    async def _ordered(self, order: Operate | RestartRanks) -> Status:
+        answer = await self.ref(self.directory.planner).ask(order, timeout_s=ASK_TIMEOUT_S)
+        if isinstance(answer, Rejected):
+            raise error_of(answer.failure)
+        status: Status = answer
         return status
 
     async def predict(self, requests: Sequence[Request]) -> Predicted:

@@ -70,6 +70,8 @@ class Leasing:
         self.roster = roster
         self.trajectories = InWork(max_inflight=settings.limits.max_inflight)
         self.learning = Learning(costs, correct=settings.correct_costs)
+        # With these weights nothing is begun any more, and what was begun is finished.
+        self.closing: str | None = None
         self.deciding = Deciding(
             policy, fallback=fallback, widths=settings.widths, max_batch=settings.max_batch
         )
@@ -116,12 +118,29 @@ class Leasing:
 
     def next_leases(self, *, now_s: float) -> Iterator[Lease]:
         """What the policy wants to run next, entered in the books."""
-        view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
+        for weights, ranks in self.roster.by_weights():
+            yield from self._leases_with(weights, ranks, now_s=now_s)
+
+    def _leases_with(self, weights: str, ranks: frozenset[int], *, now_s: float) -> Iterator[Lease]:
+        """A picture is drawn with the weights that it was begun with, so each kind has a plan of its own."""
+        view = self._view(self._drawn_with(weights), now_s=now_s, among=ranks)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self.deciding.plan(view, known=self.trajectories.backlog.by_id):
                 names = (assignment.request_id, *assignment.partners)
                 if not self.ledger.may_break_under(names, self._ranks_of(assignment)):
                     yield from self._enter(assignment, now_s=now_s)
+
+    def _drawn_with(self, weights: str) -> Sequence[TrajectoryView]:
+        """The requests that may be given leases where these weights are."""
+        backlog = self.trajectories.backlog
+        if self.closing is None and len(self.roster.kinds) == 1:
+            return backlog
+        begins = weights != self.closing
+        return [
+            t
+            for t in backlog
+            if (own := self.trajectories[t.request_id].weights) == weights or (begins and own is None)
+        ]
 
     def next_opening_s(self, *, now_s: float) -> float | None:
         """When the next rank will be about to be free; None if nothing waits for it."""
@@ -173,7 +192,7 @@ class Leasing:
         expected_s = self.costs.seconds(key) * max(1, num_steps)
         is_measured = self.costs.fit(key).basis is Basis.MEASURED
         split = self._split_of(width, batch[0])
-        transfers = [trajectory.transfers(ranks) for trajectory in batch]
+        transfers = [trajectory.transfers(ranks, leaving=self.roster.leaving) for trajectory in batch]
         arrivals = zip(batch, transfers, strict=True)
         ready_s = max(trajectory.state_s(each, self.costs, now_s=now_s) for trajectory, each in arrivals)
         leases = []
@@ -195,6 +214,7 @@ class Leasing:
                 checkpoint=self._keeps(trajectory),
             )
             trajectory.leased(running)
+            trajectory.weights = self.roster.weights_of(ranks[0])
             leases.append(running.lease)
         return leases
 

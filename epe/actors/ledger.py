@@ -216,12 +216,15 @@ class Ledger:
         """When each rank (of these) will be free, and how many leases it has."""
         if now_s > self._overdue_s:
             self._expect(now_s)
-        columns = range(self.world_size // self.num_planes)
-        return tuple(
-            self._rank_view(rank, now_s) for rank in columns if among is None or self._column(rank) <= among
-        )
+        everyone = frozenset(range(self.world_size))
+        columns = self.whole_columns(everyone if among is None else among)
+        return tuple(self._rank_view(rank, now_s) for rank in columns)
 
-    def _column(self, rank: int) -> set[int]:
+    def whole_columns(self, among: frozenset[int]) -> list[int]:
+        """The ranks of the first plane which, with those that they stand for, are all among these."""
+        return [rank for rank in range(self.world_size // self.num_planes) if self.column(rank) <= among]
+
+    def column(self, rank: int) -> set[int]:
         """The ranks that stand for this one in all planes."""
         return set(range(rank, self.world_size, self.world_size // self.num_planes))
 

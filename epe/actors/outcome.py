@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from epe.errors import (
     BadRequest,
+    Conflict,
     EpeError,
     Expired,
     Gone,
@@ -39,6 +40,8 @@ def error_of(failure: Failure) -> EpeError:
             return BadRequest(failure.message, param=failure.param)
         case FailureKind.REFUSED:
             return Refused(failure.message, retry_after_s=failure.retry_after_s)
+        case FailureKind.CONFLICT:
+            return Conflict(failure.message)
         case FailureKind.NON_FINITE:
             return NonFinite(failure.message + where, stage=stage, step=failure.step)
         case FailureKind.OUT_OF_MEMORY:

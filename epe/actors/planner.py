@@ -17,9 +17,10 @@ from epe.actors.patience import LOOK_S, Overdue, Patience
 from epe.actors.reception import Reception
 from epe.actors.recorder import RECORDER, Recording
 from epe.actors.recovery import blame, given_up, goes_leaner, lost_rank
-from epe.actors.roster import Roster
+from epe.actors.roster import Gone, Roster
 from epe.actors.timers import Expire, Keep, Look, StartBy, Wake
 from epe.actors.trajectory import Trajectory
+from epe.actors.upkeep import Upkeep
 from epe.actors.warming import Warming
 from epe.messages import (
     Abandon,
@@ -38,12 +39,14 @@ from epe.messages import (
     LayoutChanged,
     LeaseDone,
     LeaseFailed,
+    Operate,
     Predict,
     Progress,
     RankReady,
     Received,
     Rejected,
     Request,
+    RestartRanks,
     Stage,
     Status,
     Stop,
@@ -94,6 +97,7 @@ class Planner(Actor):
         self.warming = Warming(warmup, leasing=self.leasing)
         self.records = records
         self.doors = Doors(phase_changed, inside=self.trajectories)
+        self.upkeep = Upkeep(self.leasing, doors=self.doors)
         self.reception = Reception(self.leasing, doors=self.doors)
         self.opening = Opening(
             self,
@@ -149,6 +153,10 @@ class Planner(Actor):
                 self.opening.keep()
             case Inspect():
                 return self._status()
+            case Operate(action=action, rank=rank):
+                return self._operated(self.upkeep.operate(action, rank))
+            case RestartRanks(weights=weights):
+                return self._operated(self.upkeep.restart(weights))
             case Predict(requests=requests):
                 return self.reception.predict(requests, now_s=self.now_s)
             case Drain(reason=reason):
@@ -175,6 +183,8 @@ class Planner(Actor):
     def _plan(self) -> None:
         if not self.doors.plans:
             return
+        while (rank := self.upkeep.settle()) is not None:
+            self._restart(rank)
         for lease in self.leasing.next_leases(now_s=self.now_s):
             log.debug(
                 "lease.sent",
@@ -240,7 +250,7 @@ class Planner(Actor):
             self._ran(trajectory, ended)
 
     def _ran(self, trajectory: Trajectory, running: Running) -> None:
-        self._drop(trajectory, trajectory.ran(running, now_s=self.now_s, lost=self.roster.away))
+        self._drop(trajectory, trajectory.ran(running, now_s=self.now_s, lost=self.roster.gone))
         self.leasing.observe(running)
         lease = running.lease
         for report in running.done:
@@ -296,7 +306,7 @@ class Planner(Actor):
         if trajectory.expiry is not None:
             trajectory.expiry.cancel()
         self._drop(trajectory, trajectory.traces)
-        if self.settings.checkpoints and trajectory.first_seq is not None:
+        if self.settings.checkpoints and trajectory.lane:
             self.ref(self.directory.checkpoints).tell(Drop(request_ids=(trajectory.request.id,)))
         if trajectory.for_client:
             self.num_finished += failure is None
@@ -325,7 +335,7 @@ class Planner(Actor):
             or self.doors.phase not in ("warming", "running", "draining")
         ):
             self._fail(f"{address} is gone: {reason}")
-        elif not self.roster.is_lost(rank):
+        elif not self.roster.is_gone(rank):
             self._lose(rank, reason)
 
     def _look(self) -> None:
@@ -346,11 +356,26 @@ class Planner(Actor):
             else:
                 self.ref(self.directory.worker(rank)).tell(Abandon(lane=lease.lane))
 
-    def _lose(self, rank: int, reason: str) -> None:
+    def _restart(self, rank: int) -> None:
+        """It has nothing that is not elsewhere too. Its parent starts it again at once."""
+        reason = "it makes room for its next process"
+        self.ref(self.directory.worker(rank)).tell(Stop(reason=reason, again=True))
+        self._lose(rank, reason, state="restarting")
+
+    def _operated(self, failure: Failure | None) -> Status | Rejected:
+        """The answer to an operator."""
+        self._plan()
+        return self._status() if failure is None else Rejected(failure=failure)
+
+    def _lose(self, rank: int, reason: str, *, state: Gone = "lost") -> None:
         """Lanes without this rank do not notice. Whatever it was in goes on elsewhere."""
         loss = lost_rank(self.ledger, rank, reason)
-        self.roster.lose(rank, reason)
-        log.warning("rank.was_lost", rank=rank, reason=reason, request=loss.request_id)
+        self.roster.lose(rank, reason, state=state)
+        self.upkeep.lost(rank)
+        if state == "lost":
+            log.warning("rank.was_lost", rank=rank, reason=reason, request=loss.request_id)
+        else:
+            log.info("rank.was_restarted", rank=rank)
         for other, abandon in loss.abandoned:
             self.ref(self.directory.worker(other)).tell(abandon)
         for trajectory in self.trajectories.values():
@@ -358,9 +383,20 @@ class Planner(Actor):
             trajectory.num_lost_ranks += trajectory.request.id == loss.request_id
         for report in loss.reports:
             self._report(report)
+        self._outlive()
         for trajectory in list(self.trajectories.values()):
             self._resume(trajectory)
             self._end_if_done(trajectory)
+
+    def _outlive(self) -> None:
+        """Have requests begin anew whose weights are gone for good: there are ranks, and none of them has those."""
+        kinds = self.roster.kinds
+        for trajectory in list(self.trajectories.values()):
+            if kinds and trajectory.weights is not None and trajectory.weights not in kinds:
+                self._drop(trajectory, trajectory.traces)
+                trajectory.outlive()
+                self._resume(trajectory)
+                self._end_if_done(trajectory)
 
     def _resume(self, trajectory: Trajectory) -> None:
         """Have a request go on whose lane broke or whose holders are gone, unless that happens again and again."""
@@ -385,6 +421,7 @@ class Planner(Actor):
         log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=message.load_s)
         if returned:
             self.watch(self.directory.worker(message.rank))
+            self._outlive()
         self.opening.rank_came()
 
     def _fail(self, reason: str) -> None:
@@ -429,7 +466,8 @@ class Planner(Actor):
             num_waiting=num_waiting,
             num_running=len(self.trajectories) - num_waiting,
             num_finished=self.num_finished,
-            reason=self.doors.reason,
+            reason=self.doors.reason or self.upkeep.stall(),
             costs=self.warming.status,
             policy=self.leasing.deciding.status,
+            restart=self.upkeep.status,
         )

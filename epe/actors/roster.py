@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
 
 from epe.messages import Lease, RankReady, RankStatus
 
+Gone = Literal["lost", "restarting"]
+
 
 class Absence(Struct, frozen=True, kw_only=True):
     """Why a rank gets no lease: it is gone, somebody took it out, or its work fails again and again."""
 
-    state: Literal["lost", "cordoned", "quarantined"]
+    state: Literal[Gone, "cordoned", "draining", "drained", "quarantined"]
     reason: str
 
 
@@ -43,31 +46,63 @@ class Roster:
         """The ranks that have not loaded their model."""
         return [rank for rank in range(self.world_size) if rank not in self.ready]
 
-    def is_lost(self, rank: int) -> bool:
-        absence = self.away.get(rank)
-        return absence is not None and absence.state == "lost"
+    def is_gone(self, rank: int) -> bool:
+        """Whether it has no process that works: it was lost, or told to make room for its next one."""
+        return rank in self.gone
+
+    @property
+    def gone(self) -> list[int]:
+        """The ranks that have no process that works."""
+        return self.in_state("lost", "restarting")
+
+    @property
+    def leaving(self) -> list[int]:
+        """The ranks that are, or are to be, of no use to anybody."""
+        return self.in_state("draining", "drained")
+
+    def in_state(self, *states: str) -> list[int]:
+        """The ranks that are away for one of these reasons."""
+        return [rank for rank, absence in sorted(self.away.items()) if absence.state in states]
+
+    def weights_of(self, rank: int) -> str | None:
+        """The weights that a rank has loaded; None of one that is gone."""
+        ready = self.ready.get(rank)
+        return None if ready is None else ready.weights
+
+    @property
+    def kinds(self) -> set[str]:
+        """The weights that are loaded somewhere: one kind, but while they are renewed."""
+        return {ready.weights for ready in self.ready.values()}
+
+    def by_weights(self) -> Iterator[tuple[str, frozenset[int]]]:
+        """The ranks that may be given leases, by what they have loaded."""
+        for weights in sorted(self.kinds):
+            yield weights, frozenset(rank for rank in self.available if self.weights_of(rank) == weights)
 
     def enter(self, message: RankReady) -> bool:
-        """A rank is ready; True if it has been lost before."""
-        returned = self.is_lost(message.rank)
+        """A rank is ready; True if it has been gone before."""
+        returned = self.is_gone(message.rank)
         if returned:
             del self.away[message.rank]
         self.ready[message.rank] = message
         return returned
 
-    def lose(self, rank: int, reason: str) -> None:
+    def lose(self, rank: int, reason: str, *, state: Gone = "lost") -> None:
         """A rank is gone. One that was cordoned is no longer so when it comes back."""
         self.ready.pop(rank, None)
         self._failed.pop(rank, None)
-        self.away[rank] = Absence(state="lost", reason=reason)
+        self.away[rank] = Absence(state=state, reason=reason)
 
-    def cordon(self, rank: int, reason: str) -> None:
-        """Give a rank no more leases."""
-        self.away.setdefault(rank, Absence(state="cordoned", reason=reason))
+    def take_out(
+        self, rank: int, *, state: Literal["cordoned", "draining", "drained"], reason: str = ""
+    ) -> None:
+        """Give a rank that is there no more leases."""
+        assert not self.is_gone(rank), f"rank {rank} is gone, and will come back"
+        self.away[rank] = Absence(state=state, reason=reason)
 
-    def uncordon(self, rank: int) -> bool:
-        """Trust a cordoned or quarantined rank again; False if it is lost, or was never away."""
-        if rank not in self.away or self.is_lost(rank):
+    def readmit(self, rank: int) -> bool:
+        """Give a rank leases again that was taken out or quarantined; False if it is gone, or was never away."""
+        if rank not in self.away or self.is_gone(rank):
             return False
         del self.away[rank]
         self._failed.pop(rank, None)

@@ -73,6 +73,9 @@ class Trajectory:
         self.is_leaner = False
         self.pixels_from: int | None = None
         self.first_seq: int | None = None
+        # What it was begun with; the last leases whose checkpoint was asked for, and told of by the leader.
+        self.weights: str | None = None
+        self._asked_seq = self._told_seq = 0
         self._reached_step = 0
         self._view: TrajectoryView | None = None
 
@@ -140,12 +143,15 @@ class Trajectory:
         """The ranks that hold the state once the leases that were sent have run."""
         return set(self.leases[-1].lease.lane.ranks) if self.leases else self.holders
 
-    def transfers(self, ranks: tuple[int, ...]) -> tuple[Transfer, ...]:
+    def transfers(self, ranks: tuple[int, ...], *, leaving: Container[int] = ()) -> tuple[Transfer, ...]:
         """Who of `ranks` lacks the state and where it fetches it: spread over the holders, next ones first, from the
-        leader's checkpoint where no rank holds it."""
+        leader's checkpoint where no rank holds it; from one that is `leaving` only if nobody else has it."""
         if self.stage is Stage.ENCODE:
             return ()
-        holders: list[int | None] = [*sorted(self.next_holders)] or [None]
+        staying = [rank for rank in sorted(self.next_holders) if rank not in leaving]
+        if not staying and not self.is_checkpointed:
+            staying = sorted(self.next_holders)
+        holders: list[int | None] = [*staying] or [None]
         lacking = [rank for rank in ranks if rank not in holders]
         return tuple(
             Transfer(rank=rank, source=holders[index % len(holders)]) for index, rank in enumerate(lacking)
@@ -205,6 +211,8 @@ class Trajectory:
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
         self.holders = {report.rank for report in running.done if report.rank not in lost}
+        if lease.checkpoint != "none":
+            self._asked_seq = lease.seq
         if lease.stage is Stage.DECODE:
             self.holders = set()
         stale = self.traces - self.holders - self._needed
@@ -242,12 +250,14 @@ class Trajectory:
             return False
         self.checkpoint_step = message.step
         self.lost_checkpoint = message.step is None
+        self._told_seq = max(self._told_seq, message.seq)
         return True
 
     def lose(self, rank: int) -> None:
         """A rank is gone with what it held; pixels that had not come from it have to be made again."""
         self._renew()
         self.holders.discard(rank)
+        self._asked_seq = 0  # It may have been the one that was to send it.
         self.traces.discard(rank)
         if self.pixels_from == rank and self.encoded is None:
             self.pixels_from = None
@@ -259,7 +269,7 @@ class Trajectory:
         is where its lease began, its last checkpoint, or the beginning. True if it goes on elsewhere."""
         needs_state = self.stage in (Stage.DENOISE, Stage.DECODE)
         lacks_state = needs_state and not self.holders
-        if self.leases or self.ending or not (self.is_broken or (lacks_state and not self._is_checkpointed)):
+        if self.leases or self.ending or not (self.is_broken or (lacks_state and not self.is_checkpointed)):
             return False
         self._renew()
         self.is_broken = False
@@ -270,6 +280,13 @@ class Trajectory:
         self._reached_step = self.step
         return True
 
+    def outlive(self) -> None:
+        """No rank has the weights any more that it was begun with: unless its pixels are there it begins anew."""
+        self._renew()
+        self.weights = self.first_seq = self.checkpoint_step = None
+        self.holders, self.traces = set(), set()
+        self.is_broken = self.stage is not Stage.FINISH
+
     def _go_back(self, checkpoint_step: int | None) -> None:
         if checkpoint_step is None:
             self.stage, self.step = Stage.ENCODE, 0
@@ -278,7 +295,12 @@ class Trajectory:
             self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
 
     @property
-    def _is_checkpointed(self) -> bool:
+    def awaits_checkpoint(self) -> bool:
+        """Whether its last state is on its way to the leader."""
+        return self._asked_seq > self._told_seq
+
+    @property
+    def is_checkpointed(self) -> bool:
         """Whether the leader has the state that the next lease starts from."""
         return self.checkpoint_step is not None and self.checkpoint_step == self.step
 

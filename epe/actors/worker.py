@@ -44,11 +44,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a rank shall end; `orderly` when it was told to."""
+    """Why a rank shall end; `orderly` when it was told to, `again` when it is to be started again at once."""
 
     reason: str
     orderly: bool
     leader_is_gone: bool = False
+    again: bool = False
 
 
 class Device(Protocol):
@@ -123,8 +124,8 @@ class Worker(Actor):
                 self.device.drop(request_ids)
             case Abandon(lane=lane):
                 self.device.abandon(lane)
-            case Stop(reason=reason, orderly=orderly):
-                self._stop(Ending(reason, orderly=orderly))
+            case Stop(reason=reason, orderly=orderly, again=again):
+                self._stop(Ending(reason, orderly=orderly, again=again))
             case Down(address=address, reason=reason):
                 self._stop(Ending(f"{address} is gone: {reason}", orderly=False, leader_is_gone=True))
         return None

@@ -18,12 +18,13 @@ from typing import Any, NoReturn
 import uvloop
 from torch.distributed import Store
 
+from epe.actors.worker import Ending
 from epe.config.demo import unknown_words_warning
 from epe.config.load import load_stage
 from epe.config.stage import Stage
 from epe.errors import BadInput, EpeError, Gone, StartFailed
 from epe.launch.lifeline import Lifeline
-from epe.launch.parent import EXIT_LEADER_GONE
+from epe.launch.parent import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
 from epe.runtime.rank import Seat
 from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, run_rank
@@ -77,7 +78,7 @@ async def _lead(spec: ChildSpec) -> int:
     # Weights may take minutes, and say nothing meanwhile.
     model_path = stage.factory_args.model_path
     log.info("service.began_loading", url=_url(spec), ranks=spec.world_size, model_path=model_path)
-    process = LeaderProcess(stage, trace_path=spec.trace_path)
+    process = LeaderProcess(stage, stage_path=spec.stage_path, trace_path=spec.trace_path)
     serving = asyncio.create_task(_serve(spec, stage, process))
     ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -110,6 +111,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         defaults=stage.request_defaults,
         settings=_http_settings(spec, stage),
         warn=partial(unknown_words_warning, stage.factory_args.model_path),
+        restart=process.restart_ranks,
     )
     assert spec.http_fd is not None, "the parent has bound the port"
     runner = await serve(app, socket.socket(fileno=spec.http_fd))
@@ -147,7 +149,13 @@ async def _draw(spec: ChildSpec, lifeline: Lifeline | None) -> int:
         ending = await run_rank(stage, seat=seat)
     else:
         ending = await run_rank(stage, seat=seat, joined=lifeline.tell_joined, beat=lifeline.beat)
-    return 0 if ending.orderly else EXIT_LEADER_GONE if ending.leader_is_gone else 1
+    return _exit_code(ending)
+
+
+def _exit_code(ending: Ending) -> int:
+    if ending.orderly:
+        return EXIT_AGAIN if ending.again else EXIT_DONE
+    return EXIT_LEADER_GONE if ending.leader_is_gone else EXIT_FAILED
 
 
 def _store(spec: ChildSpec) -> Store:

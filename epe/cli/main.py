@@ -16,6 +16,7 @@ from epe.errors import BadInput, EpeError
 COMMANDS = {
     "generate": "draw one picture and end",
     "serve": "serve pictures over HTTP",
+    "ranks": "take ranks of a running service out and back, or restart them",
     "simulate": "try policies, loads and numbers of ranks on a virtual clock",
     "models": "list the model families; write a tiny model to try",
     "config": "show what a stage file means",

@@ -26,6 +26,8 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 # A rank whose leader is gone ends with this: it is not to be started again.
 EXIT_LEADER_GONE = 4
+# One that was told to end, and is to be started again at once.
+EXIT_AGAIN = 5
 # torchrun passes a terminal's Ctrl-C on to processes that the terminal has already told.
 SAME_CTRL_C_S = 0.5
 
@@ -145,9 +147,10 @@ class Parent:
         if self._is_ending:
             self._say(child.describe_end())
             return None
-        pause_s = self._revivals.pause_s(child.name)
+        pause_s = 0.0 if child.returncode == EXIT_AGAIN else self._revivals.pause_s(child.name)
         again = f"starting it again in {pause_s:g} s" if pause_s else "starting it again"
-        self._say(f"{child.describe_end()}; {again}")
+        ended = f"{child.name} has made room" if child.returncode == EXIT_AGAIN else child.describe_end()
+        self._say(f"{ended}; {again}")
         await asyncio.sleep(pause_s)
         if self._is_ending:
             return None
@@ -253,12 +256,10 @@ class Parent:
 
 def _is_lost(child: Child) -> bool:
     """A rank that was lost in service, also while it came back; not one that ended before the world had formed, or
-    since the leader did."""
-    return (
-        child.spec.role == "rank"
-        and (child.has_joined or child.spec.life > 0)
-        and child.returncode not in (EXIT_DONE, EXIT_BAD_INPUT, EXIT_LEADER_GONE)
-    )
+    since the leader did. What is wrong in a stage file that has changed meanwhile ends no service that runs."""
+    comes_back = child.spec.life > 0
+    final = (EXIT_DONE, EXIT_LEADER_GONE) if comes_back else (EXIT_DONE, EXIT_LEADER_GONE, EXIT_BAD_INPUT)
+    return child.spec.role == "rank" and (child.has_joined or comes_back) and child.returncode not in final
 
 
 def _say_on_stderr(sentence: str) -> None:

@@ -13,6 +13,7 @@ from epe.messages.events import (
     WidthCost,
 )
 from epe.messages.leases import Abandon, Drop, Fetch, Keep, Lane, Lease, Split, Stage, Stop, Transfer
+from epe.messages.operation import Action, Operate, RestartRanks, RestartStatus
 from epe.messages.reports import (
     Checkpoint,
     Checkpointed,
@@ -69,6 +70,8 @@ WireMessage = (
     | Cancel
     | Drain
     | Inspect
+    | Operate
+    | RestartRanks
     | Status
     | Progress
     | Account
@@ -85,6 +88,7 @@ __all__ = [
     "Abandon",
     "Accepted",
     "Account",
+    "Action",
     "Admitted",
     "Again",
     "Artifact",
@@ -113,6 +117,7 @@ __all__ = [
     "LeaseDone",
     "LeaseFailed",
     "Live",
+    "Operate",
     "OutputFormat",
     "PolicyStatus",
     "Predict",
@@ -123,6 +128,8 @@ __all__ = [
     "Received",
     "Rejected",
     "Request",
+    "RestartRanks",
+    "RestartStatus",
     "Split",
     "Stage",
     "StateHeader",

@@ -123,7 +123,9 @@ class Fetch(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag=True):
-    """End this rank's work and its process; one that ends out of order is started again."""
+    """End this rank's work and its process; one that ends out of order is started again, one that is to come back
+    `again` at once."""
 
     reason: str = ""
     orderly: bool = True
+    again: bool = False

@@ -21,6 +21,7 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     TASK_RAISED = "task_raised"
     RANK_LOST = "rank_lost"
+    CONFLICT = "conflict"
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -37,14 +38,16 @@ class Failure(Struct, frozen=True, kw_only=True):
 class RankReady(Struct, frozen=True, kw_only=True, tag=True):
     """A rank has loaded its model and waits for leases.
 
-    `fingerprint` names all that the seconds of tasks depend on. The rank may use `memory_bytes` (None: nobody knows),
-    of which its model takes `resident_bytes`.
+    `fingerprint` names all that the seconds of tasks depend on, `weights` those that it has loaded: ranks draw a
+    request together only with the same ones. The rank may use `memory_bytes` (None: nobody knows), of which its model
+    takes `resident_bytes`.
     """
 
     rank: int
     device: str
     fingerprint: str
     load_s: float
+    weights: str = ""
     memory_bytes: int | None = None
     resident_bytes: int = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from epe.messages.leases import Stage
+from epe.messages.operation import RestartStatus
 from epe.messages.reports import Failure
 from epe.messages.requests import Request
 
@@ -61,8 +62,9 @@ class Inspect(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RankStatus(Struct, frozen=True, kw_only=True):
-    """One rank as the planner sees it: loading, idle, busy, lost, cordoned or quarantined; `reason` says why it
-    gets no lease. It may use `memory_bytes` (None: nobody knows), of which its model takes `resident_bytes`."""
+    """One rank as the planner sees it: loading, idle, busy, lost, restarting, cordoned, draining, drained or
+    quarantined; `reason` says why it gets no lease, of a draining one what it still holds. It may use `memory_bytes`
+    (None: nobody knows), of which its model takes `resident_bytes`."""
 
     rank: int
     state: str
@@ -101,6 +103,7 @@ class Status(Struct, frozen=True, kw_only=True, tag=True):
     reason: str = ""
     costs: CostsStatus | None = None
     policy: PolicyStatus | None = None
+    restart: RestartStatus | None = None
 
 
 class Progress(Struct, frozen=True, kw_only=True, tag=True):

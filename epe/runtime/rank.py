@@ -26,6 +26,7 @@ from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
+from epe.runtime.weights import weights_digest
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
@@ -65,6 +66,9 @@ class Rank:
         before that is done."""
         begin_s = time.perf_counter()
         target = pick_device(stage.device, index=self.seat.device_index)
+        # Before they are loaded: what is put there meanwhile is another set.
+        folder = model_folder(stage.factory_args.model_path)
+        weights = await asyncio.to_thread(weights_digest, folder)
         loading = asyncio.ensure_future(asyncio.to_thread(_load, self.seat, target, stage))
         ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
         try:
@@ -91,6 +95,7 @@ class Rank:
                 fingerprint, stage, device=device_name(target), world_size=self.seat.world_size
             ),
             load_s=time.perf_counter() - begin_s,
+            weights=weights,
             memory_bytes=usable_bytes(target, limit_bytes=limit_bytes),
             resident_bytes=meter.resident_bytes(),
         )

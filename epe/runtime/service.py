@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from torch.distributed import Store
 
@@ -16,9 +17,10 @@ from epe.jobs.jobs import Jobs
 from epe.jobs.retention import Limits
 from epe.jobs.sqlite import SqliteStore
 from epe.jobs.store import JobStore, MemoryStore
-from epe.messages import Stop
+from epe.messages import Status, Stop
 from epe.runtime.leader import WRITE_WITHIN_S, Leader
 from epe.runtime.rank import Rank, Seat
+from epe.runtime.renewal import geometry_of, renewed
 from epe.telemetry.log import get_logger
 from epe.transport.rpc import RpcLink
 
@@ -40,8 +42,9 @@ def service_directory(world_size: int) -> Directory:
 class LeaderProcess:
     """The leader of a service, from the forming of the world to its end."""
 
-    def __init__(self, stage: Stage, *, trace_path: str | None = None) -> None:
+    def __init__(self, stage: Stage, *, stage_path: str, trace_path: str | None = None) -> None:
         self.stage = stage
+        self.stage_path = stage_path
         self.trace_path = trace_path
         self.directory = service_directory(stage.world_size)
         self.system = ActorSystem(LEADER)
@@ -51,6 +54,7 @@ class LeaderProcess:
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watchers: list[Callable[[str], None]] = []
         self._door: asyncio.Task[None] | None = None
+        self._geometry = ""
 
     async def open(
         self, store: Store, *, epoch: int, phase_changed: Callable[[str], None]
@@ -58,6 +62,7 @@ class LeaderProcess:
         """Take up the jobs of earlier lives, form the world and start the actors. Raises `BadSetting` for a job store
         that cannot be used."""
         self._watchers.append(phase_changed)
+        self._geometry = await asyncio.to_thread(geometry_of, self.stage)
         kept = await _open_jobs(self.stage)
         self.link = await _open_link(self.system, store, epoch, LEADER, self.directory)
         self.leader = Leader(
@@ -72,7 +77,7 @@ class LeaderProcess:
         self.jobs = Jobs(
             kept,
             engine=self.leader.desk,
-            made_for=f"{self.stage.factory} {self.stage.factory_args.model_path}",
+            made_for=_name_of(self.stage),
             limits=limits_of(self.stage),
         )
         await self.jobs.open()
@@ -98,6 +103,18 @@ class LeaderProcess:
         """Without it no rank comes back."""
         if not door.cancelled() and (error := door.exception()):
             self._fail(f"the door for ranks that come back has failed: {error!r}")
+
+    async def restart_ranks(self) -> Status:
+        """Begin to restart all ranks, one after the other, into what the stage file and its weights are by now. Raises
+        `Conflict`, before anything is stopped, where that cannot be."""
+        assert self.leader is not None, "the service is open"
+        assert self.jobs is not None, "the service is open"
+        look = partial(renewed, self.stage_path, stage=self.stage, geometry=self._geometry)
+        stage, weights = await asyncio.to_thread(look)
+        status = await self.leader.desk.restart_ranks(weights=weights)
+        self.stage = stage
+        self.jobs.made_for = _name_of(stage)
+        return status
 
     async def drain(self, *, reason: str) -> bool:
         """Let what was taken end within `service.drain_s`; False if something was left."""
@@ -145,6 +162,11 @@ class LeaderProcess:
     def _fail(self, reason: str) -> None:
         if not self.failure.done():
             self.failure.set_result(reason)
+
+
+def _name_of(stage: Stage) -> str:
+    """The model that jobs are made for."""
+    return f"{stage.factory} {stage.factory_args.model_path}"
 
 
 async def _open_jobs(stage: Stage) -> JobStore:

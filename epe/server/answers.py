@@ -16,6 +16,7 @@ from epe.errors import (
     BadInput,
     BadRequest,
     Cancelled,
+    Conflict,
     EpeError,
     Expired,
     Gone,
@@ -28,6 +29,7 @@ from epe.errors import (
     TaskFailed,
     UnknownJob,
     UnknownModel,
+    UnknownRank,
 )
 
 # Clients wait at most this long before they send again; some of them give up at a larger value.
@@ -96,10 +98,12 @@ def judge(error: EpeError, phase: str) -> Verdict:
     match error:
         case UnknownModel():
             return Verdict(404, "model_not_found")
-        case UnknownJob():
+        case UnknownJob() | UnknownRank():
             return Verdict(404, "not_found")
         case BadInput():
             return Verdict(400, "invalid_value")
+        case Conflict():
+            return Verdict(409, "conflict")
         case Refused():
             return _judge_refusal(error, phase)
         case Overloaded():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from uuid import uuid4
 
@@ -13,10 +13,11 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from epe.errors import EpeError, Gone, Refused
+from epe.errors import Conflict, EpeError, Gone, Refused
 from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
 from epe.jobs.store import MemoryStore
+from epe.messages import Status
 from epe.server.answers import answer, answer_crash, answer_http
 from epe.server.clients import Clients
 from epe.server.engine import Engine
@@ -48,9 +49,10 @@ def make_app(
     defaults: Defaults | None = None,
     settings: HttpSettings | None = None,
     warn: Callable[[str], str | None] = lambda prompt: None,
+    restart: Callable[[], Awaitable[Status]] | None = None,
 ) -> web.Application:
     """The application that serves the stage `name` of `family`; `defaults` go before the family's. Without `jobs` it
-    keeps its own, in memory."""
+    keeps its own, in memory; without `restart` its ranks are not restarted here."""
     settings = settings or HttpSettings()
     app = web.Application(client_max_size=settings.limits.body_kb * 2**10, middlewares=[_border, guard])
     if jobs is None:
@@ -68,6 +70,7 @@ def make_app(
         results=Results(limit_bytes=settings.results_bytes),
         advertised=settings.advertised,
         warn=warn,
+        restart=restart or _never_restart,
     )
     app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)
     app[ORIGINS] = frozenset(settings.origins)
@@ -80,6 +83,10 @@ def make_app(
     for route in ROUTES:
         app.router.add_route(route.method, route.path, route.handler)
     return app
+
+
+async def _never_restart() -> Status:
+    raise Conflict("restart: nobody starts the ranks of this service again")
 
 
 async def _living(jobs: Jobs, app: web.Application) -> AsyncIterator[None]:

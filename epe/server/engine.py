@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from epe.jobs.engine import Engine as Draws
-from epe.messages import Event, Live, Predicted, Request, Status
+from epe.messages import Action, Event, Live, Predicted, Request, Status
 
 
 class Engine(Draws, Protocol):
@@ -17,6 +17,9 @@ class Engine(Draws, Protocol):
 
     async def status(self) -> Status:
         """The state of the service; raises `Gone` where nobody is left to ask."""
+
+    async def operate(self, action: Action, rank: int) -> Status:
+        """Cordon, drain or readmit a rank; raises `UnknownRank`, or `Conflict` where that cannot be now."""
 
     async def predict(self, requests: Sequence[Request]) -> Predicted:
         """What these requests of one size would cost, and when they would end, if they came now; raises as

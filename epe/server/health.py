@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from epe.errors import EpeError
-from epe.messages import CostsStatus, PolicyStatus, RankStatus, Status
+from epe.messages import CostsStatus, PolicyStatus, RankStatus, RestartStatus, Status
 from epe.server.engine import Engine
 from epe.server.service import SERVICE, Service
 
@@ -17,7 +17,8 @@ _ANSWER_WITHIN_S = 2.0
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """`status` is the phase of the service: loading, warming, running, draining or failed."""
+    """`status` is the phase of the service: loading, warming, running, draining or failed; `restart` says how far a
+    restart of all ranks is."""
 
     status: str
     reason: str
@@ -28,6 +29,7 @@ class Health(Struct, frozen=True, kw_only=True):
     num_finished: int
     costs: CostsStatus | None
     policy: PolicyStatus | None
+    restart: RestartStatus | None
 
 
 class Alive(Struct, frozen=True, kw_only=True):
@@ -65,6 +67,7 @@ async def get_health(http: web.Request) -> web.Response:
         num_finished=status.num_finished,
         costs=status.costs,
         policy=status.policy,
+        restart=status.restart,
     )
     return _json(health, status=200 if status.phase == "running" else 503)
 

@@ -18,7 +18,17 @@ from epe.server.service import SERVICE
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PHASES = ("loading", "warming", "running", "draining", "failed")
-RANK_STATES = ("loading", "idle", "busy", "lost", "cordoned", "quarantined")
+RANK_STATES = (
+    "loading",
+    "idle",
+    "busy",
+    "lost",
+    "restarting",
+    "cordoned",
+    "draining",
+    "drained",
+    "quarantined",
+)
 # From a step on a GPU to a video on a few of them.
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 # How far off a prediction was, as a share of what it took.

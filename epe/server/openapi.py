@@ -25,7 +25,7 @@ _ERRORS = {
     401: "no key of the service was sent",
     404: "there is no such model or thing here",
     408: "the body has not come in time",
-    409: "it has not ended yet",
+    409: "the state in which it is does not allow that now",
     410: "its client has ended it",
     413: "the body is too large",
     415: "the body is compressed, or no JSON",
@@ -57,7 +57,8 @@ def describe_routes(routes: Sequence[Route], service: Service) -> Document:
         sorted(bodies | answered | {ErrorBody}, key=lambda struct: struct.__name__), ref_template=_REF
     )
     for body in bodies:
-        _bound(schemas[body.__name__], service)
+        if "prompt" in schemas[body.__name__]["properties"]:
+            _bound(schemas[body.__name__], service)
     components: dict[str, Any] = {"schemas": schemas}
     if service.clients.ask_for_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

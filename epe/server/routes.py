@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epe.messages import RankStatus
 from epe.server.events import get_events
 from epe.server.fetch import get_result
 from epe.server.health import Alive, Health, Model, ModelList, get_health, get_livez, get_model, list_models
@@ -11,6 +12,14 @@ from epe.server.live import LIMIT, LiveList, list_requests
 from epe.server.metrics import get_metrics
 from epe.server.openapi import Document, get_document
 from epe.server.plan import PlanReply, plan_images
+from epe.server.ranks import (
+    AllRanksOrder,
+    RankList,
+    RankOrder,
+    list_ranks,
+    operate_rank,
+    restart_ranks,
+)
 from epe.server.reply import ImagesReply
 from epe.server.requests import (
     JobReply,
@@ -120,6 +129,31 @@ ROUTES: tuple[Route, ...] = (
         "End a kept request, or forget one that has ended",
         {200: Answer("the request as it is now; one that had ended before is forgotten", JobReply)},
         errors=(404, 503),
+    ),
+    Route(
+        "GET",
+        "/v1/ranks",
+        list_ranks,
+        "List the ranks, and how far a restart of them is",
+        {200: Answer("the ranks", RankList)},
+    ),
+    Route(
+        "POST",
+        "/v1/ranks",
+        restart_ranks,
+        "Restart all ranks, one after the other",
+        {202: Answer("the restart has begun", RankList)},
+        errors=(*_BODY, 409, 503),
+        body=AllRanksOrder,
+    ),
+    Route(
+        "POST",
+        "/v1/ranks/{rank}",
+        operate_rank,
+        "Cordon, drain or readmit a rank",
+        {200: Answer("the rank as it is now", RankStatus)},
+        errors=(*_BODY, 404, 409, 503),
+        body=RankOrder,
     ),
     Route(
         "GET",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -10,6 +10,7 @@ from aiohttp import web
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
+from epe.messages import Status
 from epe.server.clients import Client, Clients
 from epe.server.engine import Engine
 from epe.server.results import Results
@@ -19,7 +20,7 @@ from epe.server.results import Results
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing.
-    `advertised` is where clients reach the service (None: where they have)."""
+    `restart` begins to restart all ranks. `advertised` is where clients reach the service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs
@@ -31,6 +32,7 @@ class Service:
     clients: Clients
     results: Results
     advertised: str | None
+    restart: Callable[[], Awaitable[Status]]
     warn: Callable[[str], str | None] = lambda prompt: None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -82,11 +83,16 @@ class Cluster:
     start_s: float = 1800.0
     checkpoints: bool = True
     phases: list[tuple[str, str]] = field(default_factory=list)
+    # What ranks that start from now on load; and, by the number of a lease, what those have loaded that ran it.
+    weights: str = ""
+    weights_used: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    restarted: list[int] = field(default_factory=list)
+    most_away: int = 0
 
     def __post_init__(self) -> None:
         self.network = MemoryNetwork(seed=self.seed, latency_s=(0.0002, 0.002))
         self.world = SimulatedWorld(
-            self.seconds, seed=self.seed, jitter=self.jitter, fault=self.fault, hangs=self.hangs
+            self.seconds, seed=self.seed, jitter=self.jitter, fault=self._fault, hangs=self.hangs
         )
         nodes = tuple(f"r{rank}" for rank in range(self.world_size))
         self.directory = Directory(leader="leader", nodes=nodes)
@@ -95,7 +101,12 @@ class Cluster:
         self.elastic = Elastic(ElasticSettings(widths=self.widths))
         self.systems: dict[str, ActorSystem] = {}
         self.endings: dict[int, asyncio.Future[Ending]] = {}
+        self._loaded: dict[int, str] = {}
         self._parents: dict[int, asyncio.Future[None]] = {}
+
+    def _fault(self, lease: Lease, rank: int) -> Exception | None:
+        self.weights_used[lease.seq].append(self._loaded[rank])
+        return self.fault(lease, rank)
 
     async def start(self) -> Desk:
         system = self._system("leader")
@@ -152,8 +163,12 @@ class Cluster:
         self._start_rank(rank)
 
     async def _revive(self, rank: int, ending: asyncio.Future[Ending]) -> None:
-        """What a parent does when its rank ends out of order."""
-        if not (await asyncio.shield(ending)).orderly:
+        """What a parent does when its rank ends out of order, or makes room for its next process."""
+        ended = await asyncio.shield(ending)
+        if ended.again:
+            self.restarted.append(rank)
+            self.most_away = max(self.most_away, len(self.planner.roster.gone))
+        if ended.again or not ended.orderly:
             self._end_process(rank)
             await asyncio.sleep(0.5)
             await self.bring_back(rank)
@@ -186,7 +201,10 @@ class Cluster:
 
     def _start_rank(self, rank: int) -> None:
         ending = self.endings[rank] = asyncio.get_running_loop().create_future()
-        ready = RankReady(rank=rank, device=self.device, fingerprint="simulated", load_s=0.0)
+        ready = RankReady(
+            rank=rank, device=self.device, fingerprint="simulated", load_s=0.0, weights=self.weights
+        )
+        self._loaded[rank] = self.weights
         worker = self._system(f"r{rank}").spawn(
             worker_name(rank), lambda: Worker(rank, directory=self.directory, stopped_by=ending)
         )

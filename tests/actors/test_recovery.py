@@ -59,7 +59,7 @@ def test_whatever_dies_whenever_every_request_ends_once_with_its_picture(seed: i
             await asyncio.sleep(rng.expovariate(5))
             victims = rng.sample(range(4), rng.choice((1, 1, 1, 2, 4)))
             for rank in victims:
-                if not cluster.planner.roster.is_lost(rank) and cluster.network._nodes[f"r{rank}"].alive:
+                if not cluster.planner.roster.is_gone(rank) and cluster.network._nodes[f"r{rank}"].alive:
                     cluster.kill(rank)
                     returning.append(asyncio.ensure_future(bring_back(cluster, rank, rng.uniform(0.2, 1.0))))
         async with asyncio.timeout(600):

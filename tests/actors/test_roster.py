@@ -23,7 +23,7 @@ def test_a_rank_under_which_one_request_after_the_other_fails_is_quarantined_wit
     assert roster.available == {0}
     assert states(roster) == ["idle", "quarantined"]
     assert "illegal access" in roster.statuses({})[1].reason
-    assert roster.uncordon(1)
+    assert roster.readmit(1)
     assert roster.available == {0, 1}
 
 
@@ -46,9 +46,9 @@ def test_the_last_rank_is_not_quarantined():
 
 def test_a_lost_rank_that_comes_back_has_a_clean_slate():
     roster = roster_of(2)
-    roster.cordon(1, "by hand")
+    roster.take_out(1, state="cordoned", reason="by hand")
     roster.lose(1, "it was killed")
     assert states(roster) == ["idle", "lost"]
-    assert not roster.uncordon(1)
+    assert not roster.readmit(1)
     assert roster.enter(RankReady(rank=1, device="cpu", fingerprint="", load_s=0.0))
     assert states(roster) == ["idle", "idle"]

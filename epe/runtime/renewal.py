@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,25 @@ from epe.config.demo import model_folder
 from epe.config.load import load_stage
 from epe.config.stage import Stage
 from epe.errors import BadSetting, Conflict
-from epe.runtime.fingerprint import checkpoint_digest
-from epe.runtime.weights import weights_digest
+from epe.runtime.weights import shapes_digest, weights_digest
 
 # Ranks with an old and a new value of any other key could not work side by side, or the leader would not know it.
 MAY_CHANGE = frozenset({"factory_args.model_path"})
+# Who wrote a configuration, and from where: no part of the model.
+_ORIGIN = frozenset({"_diffusers_version", "_name_or_path", "transformers_version"})
 
 
 def geometry_of(stage: Stage) -> str:
-    """What has to stay as it is in the checkpoint of a stage. Blocking."""
-    return checkpoint_digest(model_folder(stage.factory_args.model_path))
+    """What has to stay as it is in the checkpoint of a stage: its configuration, and the shapes of its weights.
+    Blocking."""
+    folder = model_folder(stage.factory_args.model_path)
+    digest = hashlib.sha256(shapes_digest(folder).encode())
+    for path in sorted(folder.rglob("*config*.json")):
+        settings = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in _ORIGIN}
+        digest.update(
+            f"{path.relative_to(folder).as_posix()} {json.dumps(settings, sort_keys=True)}".encode()
+        )
+    return digest.hexdigest()
 
 
 def renewed(stage_path: str | Path, *, stage: Stage, geometry: str) -> tuple[Stage, str]:
@@ -39,11 +50,11 @@ def renewed(stage_path: str | Path, *, stage: Stage, geometry: str) -> tuple[Sta
     try:
         if geometry_of(new) != geometry:
             raise Conflict(
-                f"restart: the checkpoint in {path} has another configuration, or weights of other names or sizes, "
+                f"restart: the checkpoint in {path} has another configuration, or weights of other names or shapes, "
                 "than the one that is served; to serve it start the service anew"
             )
         return new, weights_digest(model_folder(path))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, LookupError, AttributeError) as error:
         raise Conflict(f"restart: the checkpoint in {path} cannot be read: {error}") from error
 
 

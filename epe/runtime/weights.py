@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _SAMPLE_BYTES = 64
 
@@ -15,24 +18,41 @@ def weights_digest(folder: Path) -> str:
     Weights that differ nowhere else are taken for equal. Blocking; no times and no paths count, so every host
     that has a copy agrees."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.safetensors")):
-        digest.update(path.relative_to(folder).as_posix().encode())
-        _add_file(digest, path)
+    for name, path in _files(folder):
+        digest.update(name.encode())
+        with _tensors(path) as (file, tensors, offset):
+            for key in sorted(tensors):
+                digest.update(key.encode())
+                begin, end = tensors[key]["data_offsets"]
+                for at in (begin, (begin + end) // 2, max(begin, end - _SAMPLE_BYTES)):
+                    digest.update(os.pread(file, min(_SAMPLE_BYTES, end - at), offset + at))
     return digest.hexdigest()[:16]
 
 
-def _add_file(digest: hashlib._Hash, path: Path) -> None:
-    """The format: the length of a JSON header as 8 bytes, the header, the tensors at its `data_offsets`."""
+def shapes_digest(folder: Path) -> str:
+    """From the names, types and shapes of all tensors. Blocking."""
+    digest = hashlib.sha256()
+    for name, path in _files(folder):
+        with _tensors(path) as (_, tensors, _):
+            shapes = {key: (tensor["dtype"], tensor["shape"]) for key, tensor in tensors.items()}
+        digest.update(f"{name} {json.dumps(shapes, sort_keys=True)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*.safetensors")):
+        yield path.relative_to(folder).as_posix(), path
+
+
+@contextmanager
+def _tensors(path: Path) -> Iterator[tuple[int, dict[str, Any], int]]:
+    """The open file, its header, and where its tensors begin. The format: the length of a JSON header as 8 bytes, the
+    header, the tensors at their `data_offsets`."""
     file = os.open(path, os.O_RDONLY)
     try:
         length = int.from_bytes(os.pread(file, 8, 0), "little")
-        header = os.pread(file, length, 8)
-        digest.update(header)
-        tensors = json.loads(header)
-        tensors.pop("__metadata__", None)
-        for name in sorted(tensors):
-            begin, end = tensors[name]["data_offsets"]
-            for at in (begin, (begin + end) // 2, max(begin, end - _SAMPLE_BYTES)):
-                digest.update(os.pread(file, min(_SAMPLE_BYTES, end - at), 8 + length + at))
+        header = json.loads(os.pread(file, length, 8))
+        header.pop("__metadata__", None)
+        yield file, header, 8 + length
     finally:
         os.close(file)

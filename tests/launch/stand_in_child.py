@@ -3,8 +3,8 @@
 Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
 FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
 leader's word), `beats` (tells the parent that its loop turns), `shut` (a leader that hears no rank that comes back),
-`exit:CODE`, `parent_of_one` (a rank with a process of its own), `dump` (writes its environment to
-FOLDER/NAME.json). `BEHAVIOUR@LIFE` is that of one life alone.
+`exit:CODE`, `again` (joins, and makes room for its next life), `parent_of_one` (a rank with a process of its own),
+`dump` (writes its environment to FOLDER/NAME.json). `BEHAVIOUR@LIVES` is that of these lives (a digit each) alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from epe.launch.lifeline import Lifeline
+from epe.launch.parent import EXIT_AGAIN
 from epe.launch.spec import ChildSpec, read_spec
 
 FOLDER = Path(sys.argv[1])
@@ -28,8 +29,8 @@ FOLDER = Path(sys.argv[1])
 
 def main() -> None:
     spec = read_spec(os.environ)
-    behaviour, _, life = dict(text.split("=") for text in sys.argv[2:]).get(spec.name, "").partition("@")
-    if life and int(life) != spec.life:
+    behaviour, _, lives = dict(text.split("=") for text in sys.argv[2:]).get(spec.name, "").partition("@")
+    if lives and str(spec.life) not in lives:
         behaviour = ""
     if spec.role == "leader" or behaviour == "deaf":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -49,7 +50,13 @@ def main() -> None:
     if spec.role == "leader":
         lead(spec, is_deaf=behaviour == "deaf", is_shut=behaviour == "shut")
     else:
-        follow(spec, lifeline, is_deaf=behaviour == "deaf", beats=behaviour == "beats")
+        follow(
+            spec,
+            lifeline,
+            is_deaf=behaviour == "deaf",
+            beats=behaviour == "beats",
+            again=behaviour == "again",
+        )
 
 
 def lead(spec: ChildSpec, *, is_deaf: bool, is_shut: bool) -> None:
@@ -80,12 +87,14 @@ def beat(lifeline: Lifeline) -> None:
         time.sleep(0.05)
 
 
-def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool, beats: bool) -> None:
+def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool, beats: bool, again: bool) -> None:
     leader = connect(spec)
     lifeline.tell_joined()
     if beats:
         threading.Thread(target=lambda: beat(lifeline), daemon=True).start()
     write(spec, "ready", str(spec.life))
+    if again:
+        sys.exit(EXIT_AGAIN)
     said = b""
     with contextlib.suppress(ConnectionError):
         said = leader.recv(4)

@@ -123,11 +123,36 @@ def test_a_rank_that_is_killed_or_stopped_is_started_again_and_the_others_stay(
     service.assert_no_child_lives()
 
 
+def test_a_rank_that_makes_room_again_and_again_is_started_without_a_pause(service: Service) -> None:
+    parent = service.start("rank 1=again@012")
+    service.wait_until_ready()
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() == "3", within_s=60)
+    parent.send_signal(signal.SIGTERM)
+    code, said = finish(parent)
+    assert code == 0
+    assert said.count("rank 1 has made room; starting it again\n") == 3
+    service.assert_no_child_lives()
+
+
+def test_a_stage_file_that_becomes_wrong_while_ranks_come_back_does_not_end_the_service(
+    service: Service,
+) -> None:
+    parent = service.start("rank 1=exit:2@1")
+    service.wait_until_ready()
+    os.kill(service.pid("rank 1"), signal.SIGKILL)
+    eventually(lambda: (service.folder / "rank 1.ready").read_text() == "2", within_s=30)
+    parent.send_signal(signal.SIGTERM)
+    code, said = finish(parent)
+    assert code == 0
+    assert "rank 1 ended with exit code 2; starting it again in 1 s" in said
+    service.assert_no_child_lives()
+
+
 @pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_lost_again_while_it_comes_back_does_not_end_the_service(
     service: Service, number: signal.Signals | None
 ) -> None:
-    parent = service.start("rank 1=loading@1" if number else "rank 1=exit:5@1")
+    parent = service.start("rank 1=loading@1" if number else "rank 1=exit:7@1")
     service.wait_until_ready()
     first = service.pid("rank 1")
     os.kill(first, signal.SIGKILL)
@@ -194,7 +219,7 @@ def test_a_rank_that_dies_again_and_again_is_started_after_longer_and_longer_pau
     assert revivals.pause_s("rank 0") == 0
 
 
-@pytest.mark.parametrize(("child_code", "parent_code"), [(5, 1), (2, 2)])
+@pytest.mark.parametrize(("child_code", "parent_code"), [(7, 1), (2, 2)])
 def test_a_rank_that_fails_while_it_starts_ends_all(
     service: Service, child_code: int, parent_code: int
 ) -> None:

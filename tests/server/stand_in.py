@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from epe.errors import EpeError, Gone
+from epe.errors import Conflict, EpeError, Gone, UnknownRank
 from epe.media import encode_image, media_type
 from epe.messages import (
     Accepted,
     Account,
+    Action,
     Again,
     CostsStatus,
     Event,
@@ -159,6 +161,24 @@ class StandIn:
         if self.silent:
             raise Gone("the planner is gone")
         return self.status_now
+
+    async def operate(self, action: Action, rank: int) -> Status:
+        await asyncio.sleep(0)
+        ranks = list(self.status_now.ranks)
+        if rank >= len(ranks):
+            raise UnknownRank(f"rank {rank} is none of this service; its ranks are 0 to 1", param="rank")
+        if ranks[rank].state == "lost":
+            raise Conflict(f"{action}: rank {rank} is lost (it was killed); it comes back by itself")
+        state = {"cordon": "cordoned", "drain": "draining", "readmit": "idle"}[action]
+        ranks[rank] = msgspec.structs.replace(ranks[rank], state=state)
+        self.status_now = msgspec.structs.replace(self.status_now, ranks=tuple(ranks))
+        return self.status_now
+
+    def is_with(self, rank: int, **changed: Any) -> None:
+        """One of its ranks is otherwise from now on."""
+        ranks = list(self.status_now.ranks)
+        ranks[rank] = msgspec.structs.replace(ranks[rank], **changed)
+        self.status_now = msgspec.structs.replace(self.status_now, ranks=tuple(ranks))
 
     def paint(self, request: Request) -> NDArray[np.uint8]:
         shape = (request.height, request.width, 3)

@@ -123,7 +123,7 @@ async def run_rank(
     try:
         rank = Rank(system, seat=seat, directory=directory)
         joined()
-        await rank.load(stage)
+        await rank.load(stage, fits_palette=seat.rank == 0)
         beating = asyncio.create_task(_beat(beat))
         ending = await rank.stopped_by
         beating.cancel()

@@ -71,6 +71,11 @@ def answer(error: EpeError, *, phase: str = "running") -> web.Response:
     return response
 
 
+def describe_error(error: EpeError) -> ErrorDetail:
+    """An error that comes after an answer has begun."""
+    return _detail(error, judge(error, "running"))
+
+
 def _detail(error: EpeError, verdict: Verdict) -> ErrorDetail:
     failed = error if isinstance(error, TaskFailed) else None
     return ErrorDetail(

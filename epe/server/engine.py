@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from epe.messages import Accepted, Account, Event, Live, Predicted, Progress, Request, Status
+from epe.messages import Accepted, Account, Event, Live, Predicted, Preview, Request, Status
 
-Watcher = Callable[[Progress], None]
+PreviewWatcher = Callable[[Preview], None]
 
 
 class Result(Protocol):
@@ -48,8 +48,11 @@ class Handle(Protocol):
 class Engine(Protocol):
     """Takes requests and knows how it fares."""
 
-    async def submit(self, request: Request, *, watcher: Watcher | None = None) -> Handle:
-        """Hand a request in; raises `Refused` or `BadRequest`. `watcher` is called with its progress.
+    async def submit(
+        self, request: Request, *, num_previews: int = 0, preview_watcher: PreviewWatcher | None = None
+    ) -> Handle:
+        """Hand a request in; raises `Refused` or `BadRequest`. `preview_watcher` is called with up to `num_previews`
+        previews.
 
         Where the caller is cancelled while it waits here, the request is cancelled too.
         """

@@ -21,13 +21,14 @@ from epe.messages import (
     Live,
     PolicyStatus,
     Predicted,
+    Preview,
     RankStatus,
     Request,
     Stage,
     Status,
     WidthCost,
 )
-from epe.server.engine import Watcher
+from epe.server.engine import PreviewWatcher
 
 RUNNING = Status(
     phase="running",
@@ -105,6 +106,7 @@ class StandIn:
     never: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[Request] = field(default_factory=list)
     predicted: list[Request] = field(default_factory=list)
+    previewing: dict[str, PreviewWatcher] = field(default_factory=dict)
     live: list[Live] = field(default_factory=list)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -112,11 +114,20 @@ class StandIn:
     num_running: int = 0
     most_running: int = 0
 
-    async def submit(self, request: Request, *, watcher: Watcher | None = None) -> StandInHandle:
+    async def submit(
+        self, request: Request, *, num_previews: int = 0, preview_watcher: PreviewWatcher | None = None
+    ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
+        if preview_watcher is not None:
+            self.previewing[request.id] = preview_watcher
+            for index in range(num_previews):
+                step = index + 1
+                preview_watcher(
+                    Preview(request_id=request.id, index=index, step=step, data=b"preview %d" % index)
+                )
         return StandInHandle(self, request, order=len(self.submitted))
 
     async def predict(self, requests: Sequence[Request]) -> Predicted:

@@ -4,15 +4,18 @@
     ├── BadInput            the user gave something that is not allowed: exit code 2, status 400
     │   ├── BadSetting      ... in a stage file, a flag or the environment (has a path)
     │   └── BadRequest      ... in a request (has a param)
-    │       └── UnknownModel    ... the model that it names is not served here
+    │       ├── UnknownModel    ... the model that it names is not served here
+    │       └── UnknownJob      ... the job that it names is not known here (any more)
     ├── Refused             a right request that is not taken now: overload, draining (may have retry_after_s)
     ├── NotMigratable       the adapter's state cannot leave its lane
     ├── TaskFailed          the work on an accepted request failed (has stage and step)
     │   ├── NonFinite       NaN or Inf in latents or pixels
     │   ├── OutOfMemory     the device has no memory for the task
+    │   ├── Cancelled       its client has ended it
     │   └── Expired         its deadline passed, and it asked to be ended then
     ├── Gone                the actor, rank or state that was asked for is no longer there
     │   └── Overloaded      a mailbox is full (raised at the sender)
+    ├── NotStored           the job store cannot be read or written
     └── StartFailed         the service could not start: port in use, rank lost, time limit
 
 A message says what was given, what is allowed and what to do, in one sentence.
@@ -49,6 +52,10 @@ class UnknownModel(BadRequest):
     """The model that a request names is not served here."""
 
 
+class UnknownJob(BadRequest):
+    """The job that a request names is not known here: it never was, or its result is no longer kept."""
+
+
 class Refused(EpeError):
     """A right request that is not taken now; `retry_after_s` says when it may be."""
 
@@ -78,6 +85,10 @@ class OutOfMemory(TaskFailed):
     """The device has no memory for the task."""
 
 
+class Cancelled(TaskFailed):
+    """Its client has ended it."""
+
+
 class Expired(TaskFailed):
     """The deadline of a request with `on_deadline: expire` passed before its finish."""
 
@@ -88,6 +99,10 @@ class Gone(EpeError):
 
 class Overloaded(Gone):
     """A mailbox is full; raised at the sender."""
+
+
+class NotStored(EpeError):
+    """The job store cannot be read or written."""
 
 
 class StartFailed(EpeError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from epe.families import Family
-from epe.messages import Failure, FailureKind, Request
+from epe.messages import Again, Failure, FailureKind, Request
 from epe.planning.costs import Workload
 
 
@@ -46,6 +47,17 @@ def full(num_waiting: int, *, retry_s: float) -> Failure:
     """The queue is at its limit."""
     message = f"{num_waiting} requests are waiting, which is the limit; try again in {retry_s:.3g} s"
     return Failure(kind=FailureKind.REFUSED, message=message, retry_after_s=retry_s)
+
+
+def has_expired(request: Request, again: Again) -> bool:
+    """Whether one of an earlier life of the service was to be ended before now."""
+    return request.on_deadline == "expire" and (request.deadline_s or math.inf) <= again.age_s
+
+
+def expired(request: Request) -> Failure:
+    """Its deadline has passed while nobody could draw it."""
+    message = f"the deadline of {request.deadline_s:g} s had passed before the service ran again"
+    return Failure(kind=FailureKind.EXPIRED, message=message)
 
 
 def too_big(problem: str) -> Failure:

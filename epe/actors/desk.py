@@ -17,6 +17,7 @@ from epe.messages import (
     Accepted,
     Account,
     Admitted,
+    Again,
     Artifact,
     Cancel,
     Departed,
@@ -114,19 +115,22 @@ class Desk(Actor):
         watcher: Watcher | None = None,
         num_previews: int = 0,
         preview_watcher: PreviewWatcher | None = None,
+        again: Again | None = None,
     ) -> Handle:
-        """Hand a request to the planner; raises `Refused` or `BadRequest` when it is not taken. `watcher` is called
-        with its progress, `preview_watcher` with up to `num_previews` previews."""
+        """Hand a request to the planner, or one of an earlier life of the service `again`; raises `Refused` or
+        `BadRequest` when it is not taken. `watcher` is called with its progress, `preview_watcher` with up to
+        `num_previews` previews."""
         if request.id in self.entries:
             raise BadRequest(f"request id {request.id!r} is already in work; use another one", param="id")
-        entry = self.entries[request.id] = _Entry(request, watcher, arrived_at=self.wall_clock())
+        arrived_at = self.wall_clock() - (0.0 if again is None else again.age_s)
+        entry = self.entries[request.id] = _Entry(request, watcher, arrived_at=arrived_at)
         # An outcome that nobody waits for is not an error of ours.
         entry.ending.add_done_callback(lambda ending: ending.cancelled() or ending.exception())
         if self.previews is not None and preview_watcher is not None:
             self.previews.begin(request, num_previews=num_previews, tell=preview_watcher)
         try:
             answer = await self.ref(self.directory.planner).ask(
-                Submit(request=request), timeout_s=ASK_TIMEOUT_S
+                Submit(request=request, again=again), timeout_s=ASK_TIMEOUT_S
             )
         except BaseException:
             self._forget(request.id)

@@ -24,6 +24,7 @@ from epe.actors.warming import Warming
 from epe.messages import (
     Abandon,
     Accepted,
+    Again,
     Cancel,
     Checkpointed,
     Drain,
@@ -122,8 +123,8 @@ class Planner(Actor):
         match message:
             case LeaseDone() | LeaseFailed():
                 self._report(message)
-            case Submit(request=request):
-                return self._submit(request)
+            case Submit(request=request, again=again):
+                return self._submit(request, again)
             case Encoded():
                 self._encoded(message)
             case Received(request_id=request_id):
@@ -159,11 +160,12 @@ class Planner(Actor):
 
     # --- requests come ---
 
-    def _submit(self, request: Request) -> Accepted | Rejected:
-        reply = self.reception.take(request, now_s=self.now_s)
+    def _submit(self, request: Request, again: Again | None) -> Accepted | Rejected:
+        reply = self.reception.take(request, again=again, now_s=self.now_s)
         if isinstance(reply, Accepted):
             if request.on_deadline == "expire" and request.deadline_s is not None:
-                expiry = self.after(request.deadline_s, Expire(request_id=request.id))
+                age_s = 0.0 if again is None else again.age_s
+                expiry = self.after(request.deadline_s - age_s, Expire(request_id=request.id))
                 self.trajectories[request.id].expiry = expiry
             self._plan()
         return reply

@@ -101,11 +101,12 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         if phase == "running":
             log.info("service.became_ready", url=_url(spec), ranks=spec.world_size)
 
-    leader = await process.open(store, epoch=spec.epoch, phase_changed=phase_changed)
+    leader, jobs = await process.open(store, epoch=spec.epoch, phase_changed=phase_changed)
     app = make_app(
         leader.desk,
         family=stage.family,
         name=stage.name,
+        jobs=jobs,
         defaults=stage.request_defaults,
         settings=_http_settings(spec, stage),
         warn=partial(unknown_words_warning, stage.factory_args.model_path),

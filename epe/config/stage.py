@@ -99,6 +99,15 @@ class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     guidance_scale: Annotated[float, Meta(ge=0)]
 
 
+class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where jobs are kept (None: in memory alone), and for how long after their end: for at most `max_age_s`, and the
+    newest `max_mb` (2**20 bytes) of them."""
+
+    path: Annotated[str, Meta(min_length=1)] | None = None
+    max_mb: Positive = 1024
+    max_age_s: Annotated[float, Meta(gt=0)] = 86400.0
+
+
 class RequestLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one HTTP request may ask for. `body_kb` are 2**10 bytes; `megapixel_steps` bounds pixels x frames x steps of
     all its pictures, in millions; `at_once` the pictures that one client has in work or in the queue."""
@@ -120,6 +129,7 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     advertise_host: str | None = None
     drain_s: Annotated[float, Meta(ge=0)] = 60.0
     checkpoint_mb: Annotated[int, Meta(ge=0)] = 1024
+    jobs: Jobs = Jobs()
     results_mb: Annotated[int, Meta(ge=0)] = 256
     model_aliases: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     keys_file: Annotated[str, Meta(min_length=1)] | None = None

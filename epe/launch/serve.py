@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from epe.config.api_keys import read_keys
 from epe.config.demo import demo_stage
 from epe.config.load import load_stage
+from epe.jobs.folder import JobFolder
 from epe.launch.child import Child
 from epe.launch.environment import Placement, read_placement
 from epe.launch.gpus import count_gpus
@@ -46,9 +47,8 @@ def run_serve(
     env = os.environ if env is None else env
     with _stage_file(stage_path, env) as path:
         settings = _settings(path, host=host, port=port, log_level=log_level)
-        # The leader writes it, and only this parent starts one.
-        if record_trace is not None and read_placement(env).rank == 0:
-            settings = replace(settings, trace_path=claim_trace(record_trace, flag="--record-trace"))
+        if read_placement(env).rank == 0:
+            settings = _claimed(settings, record_trace=record_trace)
         return serve(settings, env=env, child_command=child_command)
 
 
@@ -86,7 +86,17 @@ def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogL
         start_s=stage.service.start_s,
         device=stage.device,
         log_level=log_level,
+        jobs_path=stage.service.jobs.path,
     )
+
+
+def _claimed(settings: ServeSettings, *, record_trace: str | None) -> ServeSettings:
+    """See that the files can be written which the leader writes: only this parent starts one. Raises `BadSetting`."""
+    if settings.jobs_path is not None:
+        JobFolder.claim(settings.jobs_path).release()
+    if record_trace is not None:
+        return replace(settings, trace_path=claim_trace(record_trace, flag="--record-trace"))
+    return settings
 
 
 def serve(

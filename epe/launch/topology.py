@@ -35,6 +35,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     log_level: LogLevel = "info"
     trace_path: str | None = None
+    jobs_path: str | None = None
 
     @property
     def world_size(self) -> int:

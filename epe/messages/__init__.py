@@ -32,6 +32,7 @@ from epe.messages.requests import OutputFormat, Request
 from epe.messages.service import (
     Accepted,
     Account,
+    Again,
     Artifact,
     Cancel,
     CostsStatus,
@@ -88,6 +89,7 @@ __all__ = [
     "Accepted",
     "Account",
     "Admitted",
+    "Again",
     "Artifact",
     "Cancel",
     "Checkpoint",

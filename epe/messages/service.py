@@ -9,10 +9,20 @@ from epe.messages.reports import Failure
 from epe.messages.requests import Request
 
 
+class Again(Struct, frozen=True, kw_only=True):
+    """A request that an earlier life of the service had accepted: it arrived `age_s` ago, which its deadline counts
+    from, and goes on at the start of `step`, whose state the leader holds (None: from its beginning)."""
+
+    age_s: float
+    step: int | None = None
+
+
 class Submit(Struct, frozen=True, kw_only=True, tag=True):
-    """Ask: take this request. Answered with `Accepted` or `Rejected`."""
+    """Ask: take this request. Answered with `Accepted` or `Rejected`; the limits of what may wait are not for one that
+    was accepted before."""
 
     request: Request
+    again: Again | None = None
 
 
 class Accepted(Struct, frozen=True, kw_only=True, tag=True):

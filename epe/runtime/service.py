@@ -12,8 +12,12 @@ from epe.actors.directory import Directory
 from epe.actors.worker import Ending
 from epe.config.stage import Stage
 from epe.errors import StartFailed
+from epe.jobs.jobs import Jobs
+from epe.jobs.retention import Limits
+from epe.jobs.sqlite import SqliteStore
+from epe.jobs.store import JobStore, MemoryStore
 from epe.messages import Stop
-from epe.runtime.leader import Leader
+from epe.runtime.leader import WRITE_WITHIN_S, Leader
 from epe.runtime.rank import Rank, Seat
 from epe.telemetry.log import get_logger
 from epe.transport.rpc import RpcLink
@@ -42,14 +46,19 @@ class LeaderProcess:
         self.directory = service_directory(stage.world_size)
         self.system = ActorSystem(LEADER)
         self.leader: Leader | None = None
+        self.jobs: Jobs | None = None
         self.link: RpcLink | None = None
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watchers: list[Callable[[str], None]] = []
         self._door: asyncio.Task[None] | None = None
 
-    async def open(self, store: Store, *, epoch: int, phase_changed: Callable[[str], None]) -> Leader:
-        """Form the world and start the actors."""
+    async def open(
+        self, store: Store, *, epoch: int, phase_changed: Callable[[str], None]
+    ) -> tuple[Leader, Jobs]:
+        """Take up the jobs of earlier lives, form the world and start the actors. Raises `BadSetting` for a job store
+        that cannot be used."""
         self._watchers.append(phase_changed)
+        kept = await _open_jobs(self.stage)
         self.link = await _open_link(self.system, store, epoch, LEADER, self.directory)
         self.leader = Leader(
             self.system,
@@ -60,8 +69,15 @@ class LeaderProcess:
             survives=True,
             phase_changed=self._phase_changed,
         )
+        self.jobs = Jobs(
+            kept,
+            engine=self.leader.desk,
+            made_for=f"{self.stage.factory} {self.stage.factory_args.model_path}",
+            limits=limits_of(self.stage),
+        )
+        await self.jobs.open()
         self._door = asyncio.create_task(self._watch_door(store, self.link))
-        return self.leader
+        return self.leader, self.jobs
 
     async def _watch_door(self, store: Store, link: RpcLink) -> None:
         """Let in the ranks that come back."""
@@ -72,20 +88,24 @@ class LeaderProcess:
 
     async def drain(self, *, reason: str) -> bool:
         """Let what was taken end within `service.drain_s`; False if something was left."""
-        if self.leader is None or self.failure.done():
+        if self.leader is None or self.jobs is None or self.failure.done():
             return False
         desk, drain_s = self.leader.desk, self.stage.service.drain_s
         try:
             await desk.drain(reason=reason, timeout_s=drain_s)
         except TimeoutError:
             log.warning("drain.timed_out", drain_s=drain_s)
+            self.jobs.suspend()
             # Clients that wait on would hold up the end until it is cut off.
             desk.give_up(f"{reason}, and the request was not done within {drain_s:g} s (service.drain_s)")
             return False
+        await self.jobs.settle(timeout_s=WRITE_WITHIN_S)
         return True
 
     async def close(self, *, reason: str) -> None:
-        """Let the ranks go and end."""
+        """Let the ranks go and end. What was not drawn of jobs that are kept on disk goes on in the next life."""
+        if self.jobs is not None:
+            await self.jobs.close(in_order=not self.failure.done())
         if self._door is not None:
             self._door.cancel()
         if self.link is not None:
@@ -100,10 +120,25 @@ class LeaderProcess:
             await self.link.close()
 
     def _phase_changed(self, phase: str, reason: str) -> None:
+        if self.jobs is not None and phase == "running":
+            self.jobs.resume()
+        if self.jobs is not None and phase == "failed":
+            self.jobs.suspend()
         if phase == "failed" and not self.failure.done():
             self.failure.set_result(reason)
         for watcher in self._watchers:
             watcher(phase)
+
+
+async def _open_jobs(stage: Stage) -> JobStore:
+    """Where the jobs of a stage are kept."""
+    path = stage.service.jobs.path
+    return MemoryStore() if path is None else await SqliteStore.open(path)
+
+
+def limits_of(stage: Stage) -> Limits:
+    """How long the jobs of a stage are kept."""
+    return Limits(max_bytes=stage.service.jobs.max_mb * 2**20, max_age_s=stage.service.jobs.max_age_s)
 
 
 async def run_rank(

@@ -15,15 +15,18 @@ from aiohttp import web
 from epe.errors import (
     BadInput,
     BadRequest,
+    Cancelled,
     EpeError,
     Expired,
     Gone,
     NonFinite,
+    NotStored,
     OutOfMemory,
     Overloaded,
     Refused,
     StartFailed,
     TaskFailed,
+    UnknownJob,
     UnknownModel,
 )
 
@@ -71,8 +74,8 @@ def answer(error: EpeError, *, phase: str = "running") -> web.Response:
     return response
 
 
-def describe_error(error: EpeError) -> ErrorDetail:
-    """An error that comes after an answer has begun."""
+def detail_of(error: EpeError) -> ErrorDetail:
+    """An error as a part of an answer that is none itself."""
     return _detail(error, judge(error, "running"))
 
 
@@ -93,6 +96,8 @@ def judge(error: EpeError, phase: str) -> Verdict:
     match error:
         case UnknownModel():
             return Verdict(404, "model_not_found")
+        case UnknownJob():
+            return Verdict(404, "not_found")
         case BadInput():
             return Verdict(400, "invalid_value")
         case Refused():
@@ -101,8 +106,12 @@ def judge(error: EpeError, phase: str) -> Verdict:
             return Verdict(429, "overloaded", retry=True, retry_after_s=_RETRY_SOON_S)
         case Gone():
             return Verdict(503, "gone", retry=True, retry_after_s=_RETRY_SOON_S)
+        case NotStored():
+            return Verdict(503, "not_stored", retry=True, retry_after_s=_RETRY_NOT_READY_S)
         case StartFailed():
             return Verdict(503, "unavailable", retry=True, retry_after_s=_RETRY_NOT_READY_S)
+        case Cancelled():
+            return Verdict(410, "cancelled")
         case Expired():
             return Verdict(504, "deadline_missed")
         case NonFinite():

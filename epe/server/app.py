@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -14,6 +15,8 @@ from aiohttp.typedefs import Handler
 
 from epe.errors import EpeError, Gone, Refused
 from epe.families import Defaults, Family
+from epe.jobs.jobs import Jobs
+from epe.jobs.store import MemoryStore
 from epe.server.answers import answer, answer_crash, answer_http
 from epe.server.clients import Clients
 from epe.server.engine import Engine
@@ -41,15 +44,21 @@ def make_app(
     *,
     family: Family,
     name: str,
+    jobs: Jobs | None = None,
     defaults: Defaults | None = None,
     settings: HttpSettings | None = None,
     warn: Callable[[str], str | None] = lambda prompt: None,
 ) -> web.Application:
-    """The application that serves the stage `name` of `family`; `defaults` go before the family's."""
+    """The application that serves the stage `name` of `family`; `defaults` go before the family's. Without `jobs` it
+    keeps its own, in memory."""
     settings = settings or HttpSettings()
     app = web.Application(client_max_size=settings.limits.body_kb * 2**10, middlewares=[_border, guard])
+    if jobs is None:
+        jobs = Jobs(MemoryStore(), engine=engine, made_for=name)
+        app.cleanup_ctx.append(partial(_living, jobs))
     service = app[SERVICE] = Service(
         engine=engine,
+        jobs=jobs,
         family=family,
         name=name,
         aliases=settings.aliases,
@@ -71,6 +80,12 @@ def make_app(
     for route in ROUTES:
         app.router.add_route(route.method, route.path, route.handler)
     return app
+
+
+async def _living(jobs: Jobs, app: web.Application) -> AsyncIterator[None]:
+    await jobs.open()
+    yield
+    await jobs.close(in_order=True)
 
 
 async def serve(app: web.Application, sock: socket.socket, *, end_within_s: float = 5.0) -> web.AppRunner:

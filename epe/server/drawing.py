@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epe.errors import TaskFailed
+from epe.jobs.engine import Handle
 from epe.messages import Accepted, Account, Request, Stage
-from epe.server.engine import Engine, Handle
+from epe.server.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)

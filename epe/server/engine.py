@@ -5,57 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from epe.messages import Accepted, Account, Event, Live, Predicted, Preview, Request, Status
+from epe.jobs.engine import Engine as Draws
+from epe.jobs.engine import Handle
+from epe.messages import Again, Event, Live, Predicted, Preview, Progress, Request, Status
 
 PreviewWatcher = Callable[[Preview], None]
 
 
-class Result(Protocol):
-    """A finished request: the file in `data`, or the array in `pixels` where raw output was asked for."""
+class Engine(Draws, Protocol):
+    """Takes requests and knows how it fares.
 
-    @property
-    def data(self) -> bytes | None: ...
-
-    @property
-    def pixels(self) -> NDArray[np.uint8] | None: ...
-
-    @property
-    def media_type(self) -> str: ...
-
-    @property
-    def account(self) -> Account: ...
-
-
-class Handle(Protocol):
-    """One accepted request."""
-
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def accepted(self) -> Accepted: ...
-
-    async def result(self) -> Result:
-        """Wait for its one end; raises the `EpeError` that fits where that is no picture."""
-
-    def cancel(self) -> None:
-        """End it at the next step boundary; of no effect once it has ended."""
-
-
-class Engine(Protocol):
-    """Takes requests and knows how it fares."""
+    Where the caller is cancelled while it waits in `submit`, the request is cancelled too.
+    """
 
     async def submit(
-        self, request: Request, *, num_previews: int = 0, preview_watcher: PreviewWatcher | None = None
+        self,
+        request: Request,
+        *,
+        watcher: Callable[[Progress], None] | None = None,
+        again: Again | None = None,
+        num_previews: int = 0,
+        preview_watcher: PreviewWatcher | None = None,
     ) -> Handle:
-        """Hand a request in; raises `Refused` or `BadRequest`. `preview_watcher` is called with up to `num_previews`
-        previews.
-
-        Where the caller is cancelled while it waits here, the request is cancelled too.
-        """
+        """As jobs hand requests in; `preview_watcher` is called with up to `num_previews` previews."""
 
     async def status(self) -> Status:
         """The state of the service; raises `Gone` where nobody is left to ask."""

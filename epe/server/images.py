@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from aiohttp import web
 
 from epe.errors import BadRequest
 from epe.server.body import read_json
 from epe.server.drawing import draw
 from epe.server.image_body import ImageBody, to_requests, warnings_of
+from epe.server.keeping import KEY_HEADER, key_of, new_id, order_of, pictures_of_job
 from epe.server.reply import answer_pictures
-from epe.server.service import CLIENT, REQUEST_ID, SERVICE, Service
+from epe.server.service import CLIENT, SERVICE, Service
 from epe.server.streaming import stream_picture
 
 
@@ -22,17 +21,21 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     service.check_model(body.model)
     _check_stream(body)
     _check_url(body, service)
-    # Clients and proxies send an id twice; what works on a request must never meet another of its name.
-    request_id = f"{http[REQUEST_ID]}-{uuid4().hex[:8]}"
+    request_id, warnings = new_id(http), warnings_of(body, service)
     requests = to_requests(body, service, request_id=request_id, key_name=client.name)
-    warnings = warnings_of(body, service)
-    with service.clients.at_work(client, requests):
-        if body.stream:
+    key = key_of(http)
+    if body.stream:
+        _refuse_key(key)
+        with service.clients.at_work(client, requests):
             num_previews = body.partial_images or 0
             return await stream_picture(http, requests[0], num_previews=num_previews, warnings=warnings)
-        pictures = await draw(service.engine, requests)
-    by_url = body.response_format == "url"
-    return await answer_pictures(http, pictures, warnings=warnings, by_url=by_url)
+    if key is not None:
+        order = order_of(http, requests, key=key, body=body, warnings=warnings)
+        pictures = await pictures_of_job(http, order)
+    else:
+        with service.clients.at_work(client, requests):
+            pictures = await draw(service.engine, requests)
+    return await answer_pictures(http, pictures, warnings=warnings, by_url=body.response_format == "url")
 
 
 def _check_stream(body: ImageBody) -> None:
@@ -46,6 +49,13 @@ def _check_stream(body: ImageBody) -> None:
     elif body.response_format == "url":
         message = "response_format url is not for a stream, which has the file in it; use b64_json"
         raise BadRequest(message, param="response_format")
+
+
+def _refuse_key(key: str | None) -> None:
+    """A stream belongs to its connection; what is kept can be watched by its id."""
+    if key is not None:
+        message = f"{KEY_HEADER} is not for a stream, which is not kept; leave out one of them"
+        raise BadRequest(message, param=KEY_HEADER)
 
 
 def _check_url(body: ImageBody, service: Service) -> None:

@@ -25,6 +25,8 @@ _ERRORS = {
     401: "no key of the service was sent",
     404: "there is no such model or thing here",
     408: "the body has not come in time",
+    409: "it has not ended yet",
+    410: "its client has ended it",
     413: "the body is too large",
     415: "the body is compressed, or no JSON",
     429: "overload, or a limit of this client; `Retry-After` says when it may be tried again",

@@ -12,6 +12,13 @@ from epe.server.metrics import get_metrics
 from epe.server.openapi import Document, get_document
 from epe.server.plan import PlanReply, plan_images
 from epe.server.reply import ImagesReply
+from epe.server.requests import (
+    JobReply,
+    create_request,
+    delete_request,
+    get_content,
+    get_request,
+)
 from epe.server.route import Answer, Route
 from epe.server.sse import EVENT_STREAM
 
@@ -76,6 +83,43 @@ ROUTES: tuple[Route, ...] = (
         {200: Answer("the file", others=_PICTURES)},
         errors=(404,),
         guarded=False,
+    ),
+    Route(
+        "POST",
+        "/v1/requests",
+        create_request,
+        "Have pictures drawn and kept, whether or not their client waits",
+        {
+            200: Answer("what became of the request that came with this key before", JobReply),
+            202: Answer("it was taken, and is kept", JobReply),
+        },
+        errors=_BODY + _WORK,
+        body=ImageBody,
+    ),
+    Route(
+        "GET",
+        "/v1/requests/{id}",
+        get_request,
+        "Say how far a kept request is, and what became of it",
+        {200: Answer("the request as it is now", JobReply)},
+        errors=(404, 503),
+    ),
+    Route(
+        "GET",
+        "/v1/requests/{id}/content",
+        get_content,
+        "Fetch a picture of a kept request",
+        {200: Answer("the file", others=_PICTURES)},
+        errors=(400, 404, 409, 410, 500, 503, 504),
+        query={"index": (0, 9)},
+    ),
+    Route(
+        "DELETE",
+        "/v1/requests/{id}",
+        delete_request,
+        "End a kept request, or forget one that has ended",
+        {200: Answer("the request as it is now; one that had ended before is forgotten", JobReply)},
+        errors=(404, 503),
     ),
     Route(
         "GET",

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
+from epe.jobs.jobs import Jobs
 from epe.server.clients import Client, Clients
 from epe.server.engine import Engine
 from epe.server.results import Results
@@ -16,11 +17,12 @@ from epe.server.results import Results
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served stage. `defaults` are those of its requests; `aliases` are further names of its model; `warn`
-    says what the model cannot make of a prompt, or nothing. `advertised` is where clients reach the service (None:
-    where they have)."""
+    """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
+    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing.
+    `advertised` is where clients reach the service (None: where they have)."""
 
     engine: Engine
+    jobs: Jobs
     family: Family
     name: str
     aliases: tuple[str, ...]

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from epe.errors import EpeError
 from epe.messages import Preview, Request
-from epe.server.answers import describe_error
+from epe.server.answers import detail_of
 from epe.server.drawing import Picture, finished
 from epe.server.reply import DrawnAs, base64_pieces, drawn_as
 from epe.server.service import SERVICE
@@ -100,7 +100,7 @@ async def _last(drawing: asyncio.Future[Picture], warnings: tuple[str, ...]) -> 
     try:
         return _completed(await drawing, warnings)
     except EpeError as error:
-        return iter([sse("error", {"type": "error", "error": describe_error(error)})])
+        return iter([sse("error", {"type": "error", "error": detail_of(error)})])
 
 
 def _partial(request: Request, preview: Preview) -> Iterator[bytes]:

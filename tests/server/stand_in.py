@@ -15,6 +15,7 @@ from epe.media import encode_image, media_type
 from epe.messages import (
     Accepted,
     Account,
+    Again,
     CostsStatus,
     Event,
     LaneVisit,
@@ -22,6 +23,7 @@ from epe.messages import (
     PolicyStatus,
     Predicted,
     Preview,
+    Progress,
     RankStatus,
     Request,
     Stage,
@@ -106,28 +108,32 @@ class StandIn:
     never: asyncio.Event = field(default_factory=asyncio.Event)
     submitted: list[Request] = field(default_factory=list)
     predicted: list[Request] = field(default_factory=list)
-    previewing: dict[str, PreviewWatcher] = field(default_factory=dict)
     live: list[Live] = field(default_factory=list)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
     num_running: int = 0
     most_running: int = 0
 
     async def submit(
-        self, request: Request, *, num_previews: int = 0, preview_watcher: PreviewWatcher | None = None
+        self,
+        request: Request,
+        *,
+        watcher: Callable[[Progress], None] | None = None,
+        again: Again | None = None,
+        num_previews: int = 0,
+        preview_watcher: PreviewWatcher | None = None,
     ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
-        if preview_watcher is not None:
-            self.previewing[request.id] = preview_watcher
-            for index in range(num_previews):
-                step = index + 1
-                preview_watcher(
-                    Preview(request_id=request.id, index=index, step=step, data=b"preview %d" % index)
-                )
+        for index in range(num_previews if preview_watcher else 0):
+            data = b"preview %d" % index
+            preview_watcher(Preview(request_id=request.id, index=index, step=index + 1, data=data))
+        if watcher is not None:
+            self.watchers[request.id] = watcher
         return StandInHandle(self, request, order=len(self.submitted))
 
     async def predict(self, requests: Sequence[Request]) -> Predicted:

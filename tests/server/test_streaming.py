@@ -92,6 +92,13 @@ async def test_what_a_stream_cannot_have_is_named(client, engine, body, param):
     assert not engine.submitted
 
 
+async def test_a_stream_with_a_key_is_refused_since_it_is_not_kept(client, engine):
+    headers = {"Idempotency-Key": "once"}
+    async with client.post(PATH, json={"prompt": "x", "stream": True}, headers=headers) as response:
+        assert (response.status, (await response.json())["error"]["param"]) == (400, "Idempotency-Key")
+    assert not engine.submitted
+
+
 async def test_a_reader_that_leaves_cancels_its_request(client, engine):
     engine.gate.clear()
     response = await client.post(PATH, json={"prompt": "x", "stream": True})

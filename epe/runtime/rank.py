@@ -20,13 +20,13 @@ from epe.errors import BadSetting, StartFailed
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
-from epe.execution.palette import fit_palette
 from epe.execution.run import Lanes, SoloLanes
 from epe.messages import Palette, RankReady
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
+from epe.runtime.palette import fit_palette
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}

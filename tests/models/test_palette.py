@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from epe.config.demo import DEMO, model_folder
-from epe.execution.palette import fit_palette
 from epe.media.preview import coloured, to_grid, without_noise
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
+from epe.runtime.palette import fit_palette
 from epe.transport.exchange import SoloExchange
 
 

@@ -37,6 +37,7 @@ def _trial(adapter: Adapter, *, block: int, seed: int) -> tuple[Floats, Floats]:
     decoded = adapter.decode(
         State(request=state.request, step=0, tensors={**state.tensors, LATENTS: latents})
     )
+    assert decoded is not None, "without an exchange every decode has pixels"
     grid = to_grid(latents.float().cpu().numpy(), height=_SIDE, width=_SIDE)
     rows, columns, num_values = grid.shape
     cells = decoded[0].reshape(rows, _SIDE // rows, columns, _SIDE // columns, 3).mean(axis=(1, 3)) / 255

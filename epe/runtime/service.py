@@ -159,7 +159,7 @@ async def run_rank(
         rank = Rank(system, seat=seat, directory=directory)
         joined()
         await rank.load(stage)
-        beating = asyncio.create_task(_beat(beat))
+        beating = asyncio.create_task(keep_beating(beat))
         ending = await rank.stopped_by
         beating.cancel()
         await rank.close()
@@ -168,7 +168,8 @@ async def run_rank(
         await link.close()
 
 
-async def _beat(beat: Callable[[], None]) -> None:
+async def keep_beating(beat: Callable[[], None]) -> None:
+    """Tell again and again that this loop turns."""
     while True:
         beat()
         await asyncio.sleep(BEAT_S)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,20 +25,21 @@ import torch
 
 from benchmarks.parity_table import Cell, Found, Line, Row, render
 from benchmarks.real_sizes import MODELS
-from epe.families import FAMILIES, Family
+from epe.families import FAMILIES, MAX_PLANES, MAX_WIDTH, Family
 from epe.messages import Request, Split
 from epe.models.catalog import make_tiny
-from tests.models.on_ranks import Loading, Turn, draw
+from tests.models.on_ranks import Loading, Turn, draw, draw_as_batch, draw_side_by_side
 from tests.oracle import latents_of, load_oracle
 from tests.world import World
 
 NUM_RANKS = 8
-WIDTHS = (1, 2, 3, 4, 8)
+WIDTHS = tuple(range(1, MAX_WIDTH + 1))
 METHODS = {"AGKV": ("agkv", None), "Ulysses": ("ulysses", None), "hybrid": ("ulysses", 2)}
 DTYPES = ("float32", "bfloat16")
 NUM_STEPS = 3
 # Its rows are shared by the ranks in every family; the short one's stay whole on each where text may.
 LONG, SHORT = "a green dog in the city " * 25, "a cat on a red chair"
+OTHER_LONG = LONG.replace("green dog", "red cat")
 NUM_TEXT_ROWS = (512, 330)
 
 
@@ -80,11 +82,12 @@ def rows(family: Family) -> Iterator[Row]:
 
 def measure(world: World, subject: Subject) -> Found:
     """All differences of a family."""
-    expected: dict[tuple[str, int], np.ndarray] = {}
-    for dtype in DTYPES:
-        oracle = load_oracle(subject.checkpoint, dtype=getattr(torch, dtype))
-        for size in (0, 1):
-            expected[dtype, size] = latents_of(oracle, subject.request(size)).float().numpy()
+    oracles = {dtype: load_oracle(subject.checkpoint, dtype=getattr(torch, dtype)) for dtype in DTYPES}
+    expected = {
+        (dtype, size): latents_of(oracle, subject.request(size)).float().numpy()
+        for dtype, oracle in oracles.items()
+        for size in (0, 1)
+    }
     lines = []
     for row in rows(subject.family):
         widths = [width for width in WIDTHS if width * row.tp <= NUM_RANKS]
@@ -100,6 +103,8 @@ def measure(world: World, subject: Subject) -> Found:
             f"{method}, TP {tp}": measure_moves(world, subject, method=method, tp=tp)
             for method, tp in product(METHODS, _planes(subject.family))
         },
+        batches={width: measure_batch(world, subject, width) for width in WIDTHS},
+        crowd=measure_crowd(world, subject, oracles["float32"]),
     )
 
 
@@ -112,6 +117,52 @@ def measure_moves(world: World, subject: Subject, *, method: str, tp: int) -> Ce
     staying: list[Turn] = [(_lane(1, tp), Split(tp=tp), len(widths))]
     moved, stayed = (_drawn(world, subject, row, request, turns) for turns in (moving, staying))
     return Cell(_largest(moved[0], stayed[0]), agreed=_agree(moved))
+
+
+def measure_batch(world: World, subject: Subject, width: int) -> Cell:
+    """Two requests of one size and equally long prompts as one batch, against each alone on one rank."""
+    first = subject.request(1)
+    requests = [first, msgspec.structs.replace(first, id="other", prompt=OTHER_LONG, seed=12)]
+    together = world.run(
+        draw_as_batch,
+        str(subject.checkpoint),
+        requests,
+        tuple(range(width)),
+        Split(cp=width),
+        timeout_s=300.0,
+    )
+    alone: list[Turn] = [((0,), Split(), NUM_STEPS)]
+    row = Row(dtype="float32", size=1, method="AGKV", cfg=2, tp=1)
+    cells = []
+    for place, request in enumerate(requests):
+        drawn = [latents[place] for latents in together if latents is not None]
+        (expected,) = _drawn(world, subject, row, request, alone)
+        cells.append(Cell(_largest(drawn[0], expected), agreed=_agree(drawn)))
+    return Cell(max(cell.difference for cell in cells), agreed=all(cell.agreed for cell in cells))
+
+
+def measure_crowd(world: World, subject: Subject, oracle: Any) -> Cell:
+    """Eight requests of two sizes and 1 to 8 steps, a step of each in turn, each on another lane at every step, against
+    diffusers' own pipeline, which draws them one after the other."""
+    requests, journeys = [], []
+    for place in range(8):
+        request = subject.request(place % 2, num_steps=place + 1)
+        requests.append(msgspec.structs.replace(request, id=f"q{place}", seed=place))
+        widths = [WIDTHS[(3 * place + 5 * step) % len(WIDTHS)] for step in range(request.num_steps)]
+        journeys.append(
+            [(tuple(range(NUM_RANKS - width, NUM_RANKS)), Split(cp=width), 1) for width in widths]
+        )
+    loading = Loading(cfg_parallel_degree=1)
+    given = world.run(
+        draw_side_by_side, str(subject.checkpoint), requests, journeys, loading, timeout_s=300.0
+    )
+    cells = []
+    for place, request in enumerate(requests):
+        drawn = [latents[place] for latents in given if latents[place] is not None]
+        cells.append(
+            Cell(_largest(drawn[0], latents_of(oracle, request).float().numpy()), agreed=_agree(drawn))
+        )
+    return Cell(max(cell.difference for cell in cells), agreed=all(cell.agreed for cell in cells))
 
 
 def _cell(world: World, subject: Subject, row: Row, width: int, expected: np.ndarray) -> Cell:
@@ -144,7 +195,7 @@ def _lane(width: int, tp: int) -> tuple[int, ...]:
 
 
 def _planes(family: Family) -> tuple[int, ...]:
-    return (1, 2) if "tp" in family.axes else (1,)
+    return tuple(range(1, MAX_PLANES + 1)) if "tp" in family.axes else (1,)
 
 
 def _largest(one: np.ndarray, other: np.ndarray) -> float:

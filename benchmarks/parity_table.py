@@ -52,7 +52,8 @@ class Line:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """One family: tokens of the two sizes, how far diffusers' own latents in bfloat16 are from those in float32, the
-    lines of its table, and what a request found that changed its lane at every boundary.
+    lines of its table, what a request found that changed its lane at every boundary, two that were one batch (by
+    width), and eight that were drawn side by side.
     """
 
     family: str
@@ -60,6 +61,8 @@ class Found:
     coarseness: float
     lines: list[Line]
     moves: dict[str, Cell]
+    batches: dict[int, Cell]
+    crowd: Cell
 
 
 def render(found: Sequence[Found], *, about: str) -> str:
@@ -74,6 +77,7 @@ def render(found: Sequence[Found], *, about: str) -> str:
     for each in found:
         lines += ["", f"## {each.family}", "", *_table(each)]
     lines += ["", "## A lane change at every step boundary", "", *_moves(found)]
+    lines += ["", "## Beside others", "", *_beside(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -107,3 +111,17 @@ def _moves(found: Sequence[Found]) -> Iterator[str]:
     yield "|" + "---|" * (1 + len(ways))
     for each in found:
         yield f"| {each.family} | " + " | ".join(str(each.moves.get(way, "")) for way in ways) + " |"
+
+
+def _beside(found: Sequence[Found]) -> Iterator[str]:
+    yield "In float32. Batch: two requests of the odd size, with equally long prompts and seeds of their own, take all"
+    yield "steps as one batch (`scheduler.max_batch`), each against itself alone on one rank; the larger difference."
+    yield "Eight at once: requests of both sizes and 1 to 8 steps, a step of each in turn, each on another lane at"
+    yield "every step (widths 1 to 8), against diffusers' own pipeline, which draws them one after the other."
+    yield ""
+    widths = sorted({width for each in found for width in each.batches})
+    yield "| family | " + " | ".join(f"batch, width {width}" for width in widths) + " | eight at once |"
+    yield "|" + "---|" * (2 + len(widths))
+    for each in found:
+        cells = [*(each.batches[width] for width in widths), each.crowd]
+        yield f"| {each.family} | " + " | ".join(map(str, cells)) + " |"

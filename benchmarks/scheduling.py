@@ -50,7 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--seeds", type=int, default=len(SEEDS), help=f"how many (default {len(SEEDS)})")
     add("--bound-seconds", type=float, default=10.0, help="time limit of the bound, each seed (default 10)")
-    add("--renew", action="store_true", help="run our planner again where its code has changed")
+    add(
+        "--renew",
+        action="store_true",
+        help="run again what other versions of our planner or of the simulator ran",
+    )
     add("--processes", type=int, default=1, help="at the same time (default 1)")
     add("--outputs", type=Path, default=OUTPUTS, help=f"folder of the lines (default {OUTPUTS})")
     add("--tuned", type=Path, default=TUNED, help="tuned configurations: written by `tune`, else read")

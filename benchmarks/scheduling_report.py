@@ -13,7 +13,7 @@ from scheduling_entrants import GRIDS, NUM_TRIES, OURS
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
 from scheduling_plots import draw
-from scheduling_runs import DISPATCH_S, PLAN_S, Line, planner_code
+from scheduling_runs import DISPATCH_S, PLAN_S, Line, is_outdated
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
 
@@ -46,14 +46,12 @@ def _compared(found: Lines, effort: Effort, field: str) -> list[Compared]:
 def _head(lines: Sequence[Line], compared: Sequence[Compared], effort: Effort) -> str:
     counts = sorted(each.num_baselines for each in compared) or [0]
     seeds = sorted({each.num_seeds for each in compared}) or [0]
-    older = {line.code for line in lines if line.job.entrant == OURS} - {planner_code()}
-    version = "was changed after some of its runs" if older else "is that of this commit"
     hours = sum(line.took_s for line in lines) / 3600
     return f"""# Schedulers compared
 
 `python benchmarks/scheduling.py report`, {datetime.date.today()}, from {len(lines)} runs ({hours:.1f} hours of \
 processor time on {platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}). All is \
-simulated: the machine changes only this figure, and how tight the bound is. `elastic` {version}.
+simulated: the machine changes only this figure, and how tight the bound is.{_outdated(lines)}
 
 **What was run.** {len(compared)} of {len(CELLS)} cells, each with {_range(seeds)} seeds of {effort.num_requests} \
 requests, the same for everybody; {_range(counts)} of {len(GRIDS) + 1} baselines in a cell: those that did best when \
@@ -66,6 +64,18 @@ GF-DiT's multiples of that on one rank). Costs are published figures that nobody
 {TUNING_REQUESTS} requests of seed {TUNING_SEED}, which is used for nothing else; the best mean of requests and work \
 in time was taken (the grids: `benchmarks/scheduling_entrants.py`; what they found: \
 `benchmarks/scheduling_tuned.json`). `elastic` has one configuration for all: its defaults."""
+
+
+def _outdated(lines: Sequence[Line]) -> str:
+    """Which runs are not of this commit."""
+    runs = [line for line in lines if line.job.entrant is not None]
+    whose = {
+        "`elastic`": [line for line in runs if line.job.entrant == OURS],
+        "the others": [line for line in runs if line.job.entrant != OURS],
+    }
+    counts = [(sum(map(is_outdated, each)), len(each), name) for name, each in whose.items()]
+    told = [f"{older} of {total} runs of {name}" for older, total, name in counts if older]
+    return f" Of an earlier version of the planner or the simulator are {' and '.join(told)}." if told else ""
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +19,7 @@ from scheduling_cells import CELL_OF
 from scheduling_entrants import Entrant
 
 import epe.planning
+import epe.simulator
 from epe.simulator.arrivals import Arrival
 from epe.simulator.bounds import Bound, fluid_bound
 from epe.simulator.engine import simulate
@@ -46,10 +48,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came out. `quantiles` are normalised latencies at 0, 1, ... 100 %; `code` is that of our planner."""
+    """What came out. `quantiles` are normalised latencies at 0, 1, ... 100 %; `code` is that of our planner, and
+    `simulator` that of the simulator (empty in lines from before it was noted)."""
 
     job: Job
     code: str
+    simulator: str = ""
     took_s: float
     metrics: Metrics | None = None
     classes: dict[str, ClassMetrics] = {}
@@ -75,33 +79,48 @@ class Log:
         self.lines[line.job.key] = line
 
     def missing(self, jobs: Iterable[Job], *, renew: bool = False) -> list[Job]:
-        """Those without a line; with `renew` also those whose line was made by another version of our planner."""
+        """Those without a line; with `renew` also those whose line was made by another version of the simulator or, if
+        it is one of ours, of our planner."""
         return [job for job in jobs if self._is_missing(job, renew)]
 
     def _is_missing(self, job: Job, renew: bool) -> bool:
         line = self.lines.get(job.key)
-        ours = job.entrant is not None and job.entrant.policy == "elastic"
-        return line is None or (renew and ours and line.code != planner_code())
+        return line is None or (renew and is_outdated(line))
+
+
+def is_outdated(line: Line) -> bool:
+    """Whether what it tells of is no longer the code that is here; a bound knows neither planner nor simulator."""
+    entrant = line.job.entrant
+    if entrant is None:
+        return False
+    return line.simulator != simulator_code() or (entrant.policy == "elastic" and line.code != planner_code())
 
 
 @cache
 def planner_code() -> str:
     """A fingerprint of the modules of `epe.planning` that our planner is made of."""
-    folder = Path(next(iter(epe.planning.__path__)))
-    parts, waiting = set[str](), ["elastic"]
+    return _code(epe.planning, "elastic")
+
+
+@cache
+def simulator_code() -> str:
+    """The same of what the simulator makes of any plan."""
+    return _code(epe.simulator, "engine", "workloads")
+
+
+def _code(package: ModuleType, *wanted: str) -> str:
+    """Of these modules of a package, and of those that they take names from."""
+    folder, parts, waiting = Path(package.__path__[0]), dict[str, bytes](), list(wanted)
     while waiting:
         if (part := waiting.pop()) not in parts:
-            parts.add(part)
-            waiting += _imported((folder / f"{part}.py").read_text())
-    code = b"".join((folder / f"{part}.py").read_bytes() for part in sorted(parts))
-    return blake2b(code, digest_size=4).hexdigest()
+            parts[part] = (folder / f"{part}.py").read_bytes()
+            waiting += _imported(parts[part], prefix=f"{package.__name__}.")
+    return blake2b(b"".join(parts[part] for part in sorted(parts)), digest_size=4).hexdigest()
 
 
-def _imported(source: str) -> list[str]:
-    """The modules of the same package that a module takes names from."""
-    package = epe.planning.__name__ + "."
+def _imported(source: bytes, *, prefix: str) -> list[str]:
     names = (node.module or "" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
-    return [name.removeprefix(package) for name in names if name.startswith(package)]
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def run_all(jobs: list[Job], *, num_processes: int) -> Iterator[Line]:
@@ -126,6 +145,7 @@ def run(job: Job) -> Line:
     return Line(
         job=job,
         code=planner_code(),
+        simulator=simulator_code(),
         took_s=time.process_time() - begin_s,
         metrics=measure(outcome),
         classes=measure_classes(outcome),

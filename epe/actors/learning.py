@@ -32,7 +32,7 @@ class Learning:
         """A lease has run on all of its ranks."""
         lease = running.lease
         _log_ran(running)
-        width = len(lease.plane) if lease.stage is Stage.DENOISE else 1
+        width = len(lease.plane)
         key = cost_key(workload, lease.stage, width, batch=lease.batch_size)
         self.costs.memory.enter(key, max(report.peak_bytes for report in running.done))
         # The first step of a warm-up request uses kernels and buffers for the first time. A batch took its time once.

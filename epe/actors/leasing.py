@@ -22,14 +22,15 @@ from epe.planning.prediction import Ahead, predicted_finish_s
 from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
 
-# So many requests that wait are played one by one to tell when a new one will end; of the others only the sum counts.
+# So many requests are played one by one to tell when a new one will end; of those behind only the sum counts.
 MAX_PLAYED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerSettings:
     """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2; `widths` are those in each
-    of `num_planes` planes of tensor parallelism. Up to `max_batch` requests are drawn as one.
+    of `num_planes` planes of tensor parallelism, `decode_widths` those of lanes that decode. Up to `max_batch` requests
+    are drawn as one.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
     the world. `checkpoints` has states kept on the leader. A lease that is `hang_s` late, beyond ten times its expected
@@ -40,6 +41,7 @@ class PlannerSettings:
     widths: tuple[int, ...]
     cfg_parallel_degree: int = 2
     num_planes: int = 1
+    decode_widths: tuple[int, ...] = (1,)
     max_batch: int = 1
     correct_costs: bool = True
     survives: bool = False
@@ -136,7 +138,8 @@ class Leasing:
 
     def retry_s(self, *, now_s: float) -> float:
         """Seconds until the oldest request will end and make room."""
-        return self._finish_s(self.trajectories.oldest, Ahead(), now_s=now_s)
+        oldest = self.trajectories.oldest
+        return 0.0 if oldest is None else self._finish_s(oldest, Ahead(), now_s=now_s)
 
     def _finish_s(self, trajectory: Trajectory, ahead: Ahead, *, now_s: float) -> float:
         # Ranks that are away are on their way back: with none there, a finish is told as if all were.
@@ -152,13 +155,19 @@ class Leasing:
         self, trajectories: Sequence[TrajectoryView], *, now_s: float, among: frozenset[int] | None
     ) -> View:
         ranks = self.ledger.rank_views(now_s=now_s, among=among)
-        return View(now_s=now_s, ranks=ranks, trajectories=trajectories, costs=self.costs)
+        return View(
+            now_s=now_s,
+            ranks=ranks,
+            trajectories=trajectories,
+            costs=self.costs,
+            decode_widths=self.settings.decode_widths,
+        )
 
     def _enter(self, assignment: Assignment, *, now_s: float) -> list[Lease]:
         """Its lease, or those of its batch."""
         batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
-        width = len(assignment.ranks) if stage is Stage.DENOISE else 1
+        width = len(assignment.ranks)
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
         expected_s = self.costs.seconds(key) * max(1, num_steps)
@@ -194,7 +203,7 @@ class Leasing:
         return self.settings.checkpoints and trajectory.for_client and trajectory.stage is not Stage.DECODE
 
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
-        """Of a lane, in all planes; encoding and decoding are work of the first one."""
+        """Of a lane, in all planes; encoding and decoding are work in the first one."""
         if self.trajectories[assignment.request_id].stage is not Stage.DENOISE:
             return assignment.ranks
         return over_planes(

@@ -104,7 +104,9 @@ def add_parallel(parser: Parser, family: Family) -> None:
             help="ranks that share heads, inner features and their weights (default 1)",
         )
     parser.add_argument(
-        "--parallel-vae", action=BooleanOptionalAction, help="decode on all ranks; not yet available"
+        "--parallel-vae",
+        action=BooleanOptionalAction,
+        help=f"decode in bands on all ranks (default {'on' if family.parallel_vae else 'off'})",
     )
     parser.add_argument(
         "--vae-parallel-halo", type=whole_number, metavar="ROWS", help="kept for compatibility; not used"

@@ -14,7 +14,7 @@ from epe import __version__
 from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
 from epe.cli.parser import Parser
 from epe.config import demo
-from epe.config.checks import check_degree
+from epe.config.degrees import check_degree, check_width
 from epe.config.demo import unknown_words_warning
 from epe.config.generate import GenerateOptions, check_output
 from epe.config.model_path import check_model_path, check_planes
@@ -31,6 +31,7 @@ def run(argv: Sequence[str]) -> int:
     options = build_options(argv)
     place = read_placement(os.environ)
     check_degree(options.tensor_parallel_degree, place.world_size, path="--tensor-parallel-degree")
+    check_width(place.world_size // options.tensor_parallel_degree, path="the number of processes")
     # Read when torch is loaded: its RPC prints a line for each peer that leaves, though that is the usual end.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
@@ -202,7 +203,5 @@ def _refuse_what_is_not_there(args: Namespace) -> None:
     degree = getattr(args, "tensor_parallel_degree", None)
     if degree is not None and degree < 1:
         raise BadSetting(f"{degree} is not 1 or more", path="--tensor-parallel-degree")
-    if args.parallel_vae:
-        raise BadSetting("decoding on several ranks is not yet available", path="--parallel-vae")
     if args.vae_parallel_halo is not None and args.vae_parallel_halo < 0:
         raise BadSetting(f"{args.vae_parallel_halo} is not 0 or more", path="--vae-parallel-halo")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from epe.config import limits
 from epe.config.convert import value_at
+from epe.config.degrees import check_degree, check_width
 from epe.config.faults import check_faults
 from epe.config.keys import Tree
 from epe.config.model_path import check_model_path, check_planes
@@ -22,11 +23,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
     ("record_timeline", lambda s: s.record_timeline, "recording a timeline is not yet available"),
     ("numerics", lambda s: s.numerics == "fast", "fast numerics are not yet available; use exact"),
     (
-        "parallelism.vae.degree",
-        lambda s: (s.parallelism.vae.degree or 1) > 1,
-        "decoding on several ranks is not yet available; leave it out or write 1",
-    ),
-    (
         "parallelism.scheduler.balanced_k",
         lambda s: not s.parallelism.scheduler.balanced_k,
         "leases of equal step counts are not yet available; leave it out or write true",
@@ -36,7 +32,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
 # Keys that the reference's files have, and that change nothing here: they are named in the log.
 WITHOUT_EFFECT = {
     "parallelism.vae.halo": "the rows to exchange follow from each layer's kernel",
-    "parallelism.vae.enabled": "decoding on several ranks is not yet available, so one rank decodes",
     "output_root": "results are sent, not written to disk",
     "process": "the processes of a stage go by its name",
 }
@@ -50,6 +45,7 @@ def check_stage(stage: Stage) -> None:
             raise BadSetting(message, path=path)
     _check_world(stage)
     _check_ulysses(stage)
+    _check_vae(stage)
     _check_policy(stage)
     _check_widths(stage)
     check_policy_widths(stage)
@@ -89,16 +85,6 @@ def _check_world(stage: Stage) -> None:
         )
 
 
-def check_degree(num_planes: int, world_size: int, *, path: str) -> None:
-    """Raises `BadSetting` at `path` where planes of tensor parallelism would not be equally wide."""
-    if world_size % num_planes:
-        possible = ", ".join(str(each) for each in range(1, world_size + 1) if world_size % each == 0)
-        raise BadSetting(
-            f"{num_planes} planes do not divide a world of {world_size} ranks; possible are {possible}",
-            path=path,
-        )
-
-
 def _check_ulysses(stage: Stage) -> None:
     cp, path = stage.parallelism.cp, "parallelism.cp.ulysses_degree"
     if cp.ulysses_degree is None:
@@ -109,6 +95,28 @@ def _check_ulysses(stage: Stage) -> None:
         )
     if cp.ulysses_degree > cp.world_size:
         raise BadSetting(f"{cp.ulysses_degree} is more than the world of {cp.world_size} ranks", path=path)
+
+
+def _check_vae(stage: Stage) -> None:
+    """A degree is one fixed group, which only a policy of one lane can always give."""
+    vae, policy, path = stage.parallelism.vae, stage.parallelism.scheduler.policy, "parallelism.vae.degree"
+    if vae.degree is None or vae.degree == 1:
+        return
+    if not vae.enabled:
+        raise BadSetting(
+            f"{vae.degree} ranks cannot decode where parallelism.vae.enabled is false", path=path
+        )
+    if policy != "static_cp":
+        raise BadSetting(
+            f"a fixed degree of {vae.degree} needs the policy static_cp, and the policy is {policy}; "
+            "leave it out, and the policy decides",
+            path=path,
+        )
+    if vae.degree > stage.parallelism.cp.world_size:
+        raise BadSetting(
+            f"{vae.degree} is more than the {stage.parallelism.cp.world_size} ranks that decode", path=path
+        )
+    check_width(vae.degree, path=path)
 
 
 def _check_policy(stage: Stage) -> None:
@@ -130,6 +138,7 @@ def _check_widths(stage: Stage) -> None:
         raise BadSetting(f"{list(widths)} must be sorted, each width once: {right}", path=path)
     if widths[-1] > world:
         raise BadSetting(f"{widths[-1]} is wider than the world of {world} ranks", path=path)
+    check_width(widths[-1], path=path)
 
 
 def _check_requests(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from epe.config.stage import Stage
 from epe.config.transport import Given, methods_of, resolve_transport
 from epe.config.yaml_file import read_yaml
 from epe.errors import BadSetting
-from epe.families import Family, available_family
+from epe.families import MAX_WIDTH, Family, available_family
 
 SECTIONS = (
     "parallelism",
@@ -86,6 +86,7 @@ def _complete(tree: Tree, family: Family) -> None:
     for path in SECTIONS:
         _fill(tree, path, {})
     _fill(tree, "", {"process": tree.get("name")})
+    _fill(tree, "parallelism.vae", {"enabled": family.parallel_vae})
     _fill(tree, "parallelism.model", {"cfg_parallel_degree": 2 if family.owns("cfg") else 1})
     _fill(
         tree,
@@ -132,4 +133,4 @@ def _complete_degrees(tree: Tree, family: Family) -> None:
 def _divisors(world: object) -> list[int]:
     if not isinstance(world, int) or isinstance(world, bool) or not 1 <= world <= 1024:
         return [1]
-    return [width for width in range(1, world + 1) if world % width == 0]
+    return [width for width in range(1, min(world, MAX_WIDTH) + 1) if world % width == 0]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epe.config.convert import value_at
+from epe.config.degrees import check_width
 from epe.config.keys import Tree
 from epe.config.stage import Stage
 from epe.errors import BadSetting
@@ -48,6 +49,8 @@ def check_policy_widths(stage: Stage) -> None:
     """A policy that always takes the same width must be allowed to."""
     scheduler, world = stage.parallelism.scheduler, stage.parallelism.cp.world_size
     needed = {"static_cp": world, "static_dp": 1}.get(scheduler.policy)
+    if needed is not None:
+        check_width(needed, path=f"{SCHEDULER}.policy")
     if needed is not None and needed not in scheduler.allowed_lane_widths:
         widths = list(scheduler.allowed_lane_widths)
         raise BadSetting(

@@ -37,9 +37,10 @@ class Cp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Vae(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pictures are decoded."""
+    """How pictures are decoded: if `enabled`, in bands over the rows of a lane of `degree` ranks (None: as many as
+    the policy says)."""
 
-    enabled: bool = True
+    enabled: bool
     degree: Positive | None = None
     halo: Annotated[int, Meta(ge=0)] = 8
 
@@ -169,6 +170,21 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def world_size(self) -> int:
         """Ranks of this stage."""
         return len(self.gpu)
+
+    @property
+    def decode_widths(self) -> tuple[int, ...]:
+        """The widths of lanes that may decode. Where that is one rank alone it decodes whole, as diffusers does; else
+        all decode in bands, one rank too, so that a picture does not depend on who decoded it."""
+        parallelism = self.parallelism
+        if not parallelism.vae.enabled or parallelism.scheduler.policy == "static_dp":
+            return (1,)
+        degree = parallelism.vae.degree
+        return parallelism.scheduler.allowed_lane_widths if degree is None else (degree,)
+
+    @property
+    def decodes_in_bands(self) -> bool:
+        """Whether several ranks may decode a picture together."""
+        return self.decode_widths != (1,)
 
     @property
     def num_planes(self) -> int:

@@ -17,7 +17,7 @@ from epe.errors import Gone, OutOfMemory
 from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
-from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed, Stage
+from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed
 from epe.models.contract import Adapter, State
 from epe.transport.link import Parcel
 
@@ -37,12 +37,14 @@ class ThreadDevice:
         rank: int,
         device: torch.device,
         meter: Meter | None = None,
+        decodes_in_bands: bool = False,
     ) -> None:
         self.adapter = adapter
         self.lanes = lanes
         self.rank = rank
         self.device = device
         self.meter = meter or NoMeter()
+        self._decodes_in_bands = decodes_in_bands
         self.states = States()
         # What an earlier checkpoint of a request has brought out already: most of a state never changes.
         self._brought_out: dict[str, dict[str, torch.Tensor]] = {}
@@ -131,6 +133,7 @@ class ThreadDevice:
                 lanes=self.lanes,
                 states=self.states,
                 synchronize=self._synchronize,
+                in_bands=self._decodes_in_bands,
             )
         except Exception as error:
             return [Outcome(self._failed(lease, error), fatal=_is_fatal(error)) for lease in leases]
@@ -165,7 +168,7 @@ class ThreadDevice:
         """Close the lane's exchange, so that its other ranks do not wait for this one. The state from before the lease
         is whole: where another rank, the fetch, the device, another one of a batch or want of memory is to blame, the
         request may go on from it."""
-        if lease.lane.width > 1 and lease.stage is Stage.DENOISE:
+        if lease.lane.width > 1:
             self.lanes.drop(lease.lane)
         if isinstance(error, torch.OutOfMemoryError):
             error = OutOfMemory(

@@ -118,8 +118,8 @@ class FaultyAdapter:
         after = self._adapter.step(state, exchange, split)
         return _spoilt(after) if spoils else after
 
-    def decode(self, state: State) -> np.ndarray:
-        return self._adapter.decode(_spoilt(state) if self._strike(Stage.DECODE, state) else state)
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+        return self._adapter.decode(_spoilt(state) if self._strike(Stage.DECODE, state) else state, exchange)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         return self._adapter.export_state(state)

@@ -39,7 +39,8 @@ class SoloLanes:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a lease gave: the step that is reached, device seconds (of one step for denoising), pixels of a decode."""
+    """What a lease gave: the step that is reached, device seconds (of one step for denoising), and on the first rank of
+    a lane that decodes the pixels."""
 
     next_step: int
     seconds: float
@@ -47,9 +48,16 @@ class Work:
 
 
 def run_lease(
-    batch: Sequence[Lease], *, adapter: Adapter, lanes: Lanes, states: States, synchronize: Callable[[], None]
+    batch: Sequence[Lease],
+    *,
+    adapter: Adapter,
+    lanes: Lanes,
+    states: States,
+    synchronize: Callable[[], None],
+    in_bands: bool = False,
 ) -> list[Work]:
-    """Run a lease whose state is here, or several that are one batch. Raises what the task raises."""
+    """Run a lease whose state is here, or several that are one batch; decode `in_bands`, or whole as diffusers does.
+    Raises what the task raises."""
     begin_s, lease = time.perf_counter(), batch[0]
     match lease.stage:
         case Stage.ENCODE:
@@ -70,7 +78,8 @@ def run_lease(
             seconds = (time.perf_counter() - begin_s) / lease.num_steps
             return [Work(each.first_step + each.num_steps, seconds) for each in batch]
         case _:
-            pixels = adapter.decode(states.take(lease.request.id, lease.first_step))
+            state = states.take(lease.request.id, lease.first_step)
+            pixels = adapter.decode(state, lanes.exchange(lease.lane, seq=lease.seq) if in_bands else None)
             return [Work(lease.first_step, time.perf_counter() - begin_s, pixels)]
 
 

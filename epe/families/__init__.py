@@ -9,11 +9,22 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from epe.errors import BadSetting
-from epe.families.family import Axis, Defaults, Family, FrameRule
+from epe.families.family import MAX_PLANES, MAX_WIDTH, Axis, Defaults, Family, FrameRule
 from epe.families.pictures import FLUX1, FLUX2_KLEIN, HUNYUAN_IMAGE3, LLADA_IMAGE, QWEN_IMAGE, ZIMAGE
 from epe.families.videos import MINIMAX_H3, WAN
 
-__all__ = ["FAMILIES", "Axis", "Defaults", "Family", "FrameRule", "available_family", "check_axis", "family"]
+__all__ = [
+    "FAMILIES",
+    "MAX_PLANES",
+    "MAX_WIDTH",
+    "Axis",
+    "Defaults",
+    "Family",
+    "FrameRule",
+    "available_family",
+    "check_axis",
+    "family",
+]
 
 FAMILIES: dict[str, Family] = {
     each.name: each

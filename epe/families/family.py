@@ -8,6 +8,11 @@ from msgspec import Struct
 
 Axis = Literal["cfg", "cp", "tp", "ep"]
 
+# The widest lane (ranks in each plane), and the most planes of tensor parallelism, whose pictures have been compared
+# with diffusers' own: docs/results/parity.md has every width and number of planes up to these, and no stage has more.
+MAX_WIDTH = 8
+MAX_PLANES = 2
+
 
 class Defaults(Struct, frozen=True, kw_only=True):
     """The request's values where the user gives none."""

@@ -15,7 +15,8 @@ from epe.config.stage import CpMethod
 
 
 class Effective(Struct, frozen=True, kw_only=True):
-    """How the work was in fact divided. `cp_backend` is None on one rank, where nothing is exchanged."""
+    """How the work was in fact divided. `cp_backend` is None on one rank, where nothing is exchanged.
+    `vae_width` ranks decoded in bands; None where one decoded whole."""
 
     world_size: int
     device: str
@@ -23,6 +24,7 @@ class Effective(Struct, frozen=True, kw_only=True):
     cp_backend: Literal["gloo", "nccl"] | None
     cfg_parallel: bool
     lane_width: int
+    vae_width: int | None
 
 
 class Sidecar(Struct, frozen=True, kw_only=True):
@@ -58,9 +60,9 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     cfg_parallel: bool
     tensor_parallel_degree: int
     requested_parallel_vae: bool | None
-    parallel_vae: bool = False
-    vae_decode_mode: Literal["leader", "layerwise"] = "leader"
-    vae_parallel_degree: int = 1
+    parallel_vae: bool
+    vae_decode_mode: Literal["leader", "layerwise"]
+    vae_parallel_degree: int
     requested_vae_parallel_halo: int | None
     vae_parallel_halo: int | None = None
     flags: dict[str, FlagValue]
@@ -98,6 +100,9 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
         cfg_parallel=effective.cfg_parallel,
         tensor_parallel_degree=options.tensor_parallel_degree,
         requested_parallel_vae=options.parallel_vae,
+        parallel_vae=effective.vae_width is not None,
+        vae_decode_mode="leader" if effective.vae_width is None else "layerwise",
+        vae_parallel_degree=effective.vae_width or 1,
         requested_vae_parallel_halo=options.vae_parallel_halo,
         flags=options.flags,
     )

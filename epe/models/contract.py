@@ -42,8 +42,9 @@ class Adapter(Protocol):
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
 
-    def decode(self, state: State) -> np.ndarray:
-        """Pixels of the finished latents: uint8, (frames, height, width, 3)."""
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+        """Pixels of the finished latents: uint8, (frames, height, width, 3). With an `exchange` the ranks of its lane
+        decode together, and all but the first get None."""
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         """The state as named tensors in host memory. Raises `NotMigratable` where it cannot leave."""

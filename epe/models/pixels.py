@@ -11,14 +11,20 @@ from epe.messages import Stage
 from epe.models.finite import require_finite
 
 
-def picture_of(decoded: torch.Tensor, processor: VaeImageProcessor) -> np.ndarray:
-    """uint8, (1, height, width, 3), from what a VAE gives, (1, 3, height, width). Raises `NonFinite`."""
+def picture_of(decoded: torch.Tensor | None, processor: VaeImageProcessor) -> np.ndarray | None:
+    """uint8, (1, height, width, 3), from what a VAE gives, (1, 3, height, width), None of nothing. Raises
+    `NonFinite`."""
+    if decoded is None:
+        return None
     require_finite(decoded, name="the decoded picture", stage=Stage.DECODE)
     return _bytes(processor.postprocess(decoded, output_type="pt"))
 
 
-def video_of(decoded: torch.Tensor, processor: VideoProcessor) -> np.ndarray:
-    """uint8, (frames, height, width, 3), from what a VAE gives, (1, 3, frames, height, width). Raises `NonFinite`."""
+def video_of(decoded: torch.Tensor | None, processor: VideoProcessor) -> np.ndarray | None:
+    """uint8, (frames, height, width, 3), from what a VAE gives, (1, 3, frames, height, width), None of nothing.
+    Raises `NonFinite`."""
+    if decoded is None:
+        return None
     require_finite(decoded, name="the decoded video", stage=Stage.DECODE)
     return _bytes(processor.postprocess_video(decoded, output_type="pt")[0])
 

@@ -18,7 +18,7 @@ from epe.geometry import max_width
 from epe.messages import OutputFormat, Request, Stage
 from epe.planning.cost_set import Size
 from epe.planning.costs import CostTable, Workload
-from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View
+from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View, widest_within
 from epe.planning.work import cost_key
 
 # Lanes of a request by step; the last one goes on to its end.
@@ -48,8 +48,8 @@ class Program(Struct, frozen=True, kw_only=True):
     """What is measured: each size (height, width in pixels) on each lane width that it may have.
 
     Videos are measured with `num_frames` frames. `guidance_scale` is that of requests which name none (None: the
-    family's), so that what is usual is measured: a step with guidance is another task than one without. Steps are
-    measured as batches of `batches` requests too.
+    family's), so that what is usual is measured: a step with guidance is another task than one without. Decodes
+    are measured at `decode_widths`, and steps as batches of `batches` requests too.
     """
 
     family: Family
@@ -59,6 +59,7 @@ class Program(Struct, frozen=True, kw_only=True):
     num_steps: int
     num_frames: int = 1
     guidance_scale: float | None = None
+    decode_widths: tuple[int, ...] = (1,)
     batches: tuple[int, ...] = ()
     usual_steps: int = 20
 
@@ -108,7 +109,8 @@ class Program(Struct, frozen=True, kw_only=True):
 
     def _is_known(self, costs: CostTable, size: tuple[int, int], width: int, *, batch: int) -> bool:
         workload = self._workload(size)
-        tasks = ((Stage.ENCODE, 1), (Stage.DECODE, 1)) if batch == 1 else ()
+        decode_width = widest_within(self.decode_widths, width)
+        tasks = ((Stage.ENCODE, 1), (Stage.DECODE, decode_width)) if batch == 1 else ()
         keys = [
             cost_key(workload, Stage.DENOISE, width, batch=batch),
             *(cost_key(workload, *t) for t in tasks),
@@ -182,29 +184,30 @@ class Pinned:
             groups[self.paths[trajectory.request_id]].append(trajectory)
         open_ranks, plan = set(view.open_ranks), []
         for path, group in groups.items():
-            for assignment in _pinned(group, path):
+            for assignment in _pinned(group, path, view):
                 if open_ranks.issuperset(assignment.ranks):
                     open_ranks.difference_update(assignment.ranks)
                     plan.append(assignment)
         return tuple(plan)
 
 
-def _pinned(group: list[TrajectoryView], path: Path) -> Iterator[Assignment]:
+def _pinned(group: list[TrajectoryView], path: Path, view: View) -> Iterator[Assignment]:
     """What the requests of a path could do next: those that are ready wait for those that are not."""
     is_whole = not any(t.stage is Stage.ENCODE for t in group)
     batch = [t for t in group if t.stage is Stage.DENOISE and not t.alone]
     if is_whole and len(batch) > 1 and all(t.num_leases < MAX_LEASES for t in batch):
-        yield replace(_next(batch[0], path), partners=tuple(t.request_id for t in batch[1:]))
+        yield replace(_next(batch[0], path, view), partners=tuple(t.request_id for t in batch[1:]))
     for trajectory in group:
         waits = trajectory in batch and (len(batch) > 1 or not is_whole)
         if trajectory.num_leases < MAX_LEASES and not waits:
-            yield _next(trajectory, path)
+            yield _next(trajectory, path, view)
 
 
-def _next(trajectory: TrajectoryView, path: Path) -> Assignment:
+def _next(trajectory: TrajectoryView, path: Path, view: View) -> Assignment:
     lane = path[min(trajectory.step, len(path) - 1)]
     if trajectory.stage is not Stage.DENOISE:
-        return Assignment(request_id=trajectory.request_id, ranks=lane[:1])
+        width = 1 if trajectory.stage is Stage.ENCODE else view.decode_width(len(lane))
+        return Assignment(request_id=trajectory.request_id, ranks=lane[:width])
     return Assignment(request_id=trajectory.request_id, ranks=lane, num_steps=1)
 
 

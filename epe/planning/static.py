@@ -9,7 +9,8 @@ from epe.planning.work import steps_for
 
 
 class StaticCp:
-    """One request at a time, its steps over the widest lane that is allowed and that its size can have."""
+    """One request at a time, its steps over the widest lane that is allowed and that its size can have, and its decode
+    too, where several ranks may decode."""
 
     def __init__(self, *, widths: tuple[int, ...], pulse_s: float, pulse_steps: int) -> None:
         self.widths = widths
@@ -25,7 +26,9 @@ class StaticCp:
         trajectory = begun[0]
         world = tuple(rank.rank for rank in view.ranks)
         widths = trajectory.workload.widths(self.widths, limit=len(world))
-        width = widths[-1] if trajectory.stage is Stage.DENOISE else 1
+        width = {Stage.ENCODE: 1, Stage.DECODE: view.decode_width(len(world))}.get(
+            trajectory.stage, widths[-1]
+        )
         ranks = world[:width]
         if not view.open_ranks.issuperset(ranks):
             return ()

@@ -58,6 +58,8 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
 class View(Struct, frozen=True, kw_only=True):
     """Everything that a plan depends on. It holds until the next event: the books may go on in `trajectories`.
 
+    A decode may have a lane of one of `decode_widths`, else one rank of it works and the others wait.
+
     A plan is asked for at every event, and when a rank comes within `look_ahead_s` of the end of its lease:
     early enough that it never idles for want of the next one, late enough that little is decided in advance.
     """
@@ -66,7 +68,12 @@ class View(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankView, ...]
     trajectories: Sequence[TrajectoryView]
     costs: CostTable
+    decode_widths: tuple[int, ...] = (1,)
     look_ahead_s: float = 0.05
+
+    def decode_width(self, widest: int) -> int:
+        """The widest lane of up to `widest` ranks that may decode."""
+        return widest_within(self.decode_widths, widest)
 
     @property
     def open_ranks(self) -> frozenset[int]:
@@ -83,6 +90,11 @@ class View(Struct, frozen=True, kw_only=True):
         if rank.num_leases == 0:
             return self.now_s
         return rank.free_s - self.look_ahead_s if rank.num_leases < MAX_LEASES else math.inf
+
+
+def widest_within(widths: Sequence[int], widest: int) -> int:
+    """The largest of `widths` that is at most `widest`, else 1."""
+    return max((width for width in widths if width <= widest), default=1)
 
 
 class Assignment(Struct, frozen=True, kw_only=True):

@@ -104,6 +104,7 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
                     "warmup_resolutions": [[request.height, request.width]],
                 },
                 "model": model | planes,
+                "vae": {} if options.parallel_vae is None else {"enabled": options.parallel_vae},
             },
             "factory_args": {"model_path": options.model_path},
         }
@@ -156,7 +157,15 @@ def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, res
         cp_backend=None if num_ranks == 1 else lane_backend(stage, target, world_size=meeting.world_size),
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
+        vae_width=_vae_width(stage, result),
     )
+
+
+def _vae_width(stage: StageFile, result: Result) -> int | None:
+    """How many ranks decoded in bands; None where one decoded whole."""
+    if not stage.decodes_in_bands:
+        return None
+    return max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DECODE)
 
 
 def _dtype(options: GenerateOptions, device: str) -> str:

@@ -160,6 +160,7 @@ def _planner(
         widths=widths,
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
         num_planes=stage.num_planes,
+        decode_widths=stage.decode_widths,
         max_batch=scheduler.max_batch,
         correct_costs=scheduler.online_calibration,
         survives=survives,
@@ -195,6 +196,7 @@ def _warm_up(stage: Stage) -> Program:
         num_steps=scheduler.warmup_steps,
         num_frames=stage.factory_args.num_frames,
         guidance_scale=stage.factory_args.guidance_scale,
+        decode_widths=stage.decode_widths,
         batches=batch_sizes(scheduler.max_batch),
         usual_steps=stage.factory_args.num_steps,
     )

@@ -76,7 +76,14 @@ class Rank:
             loading.cancel()  # The thread goes on, but nobody waits for it.
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
-        self._device = ThreadDevice(adapter, self._lanes, rank=self.seat.rank, device=target, meter=meter)
+        self._device = ThreadDevice(
+            adapter,
+            self._lanes,
+            rank=self.seat.rank,
+            device=target,
+            meter=meter,
+            decodes_in_bands=stage.decodes_in_bands,
+        )
         ready = RankReady(
             rank=self.seat.rank,
             device=device_name(target),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -11,6 +13,8 @@ from epe.messages import Lane
 
 # Bytes to or from each position of a lane: contiguous one-dimensional uint8 tensors.
 Bytes = dict[int, torch.Tensor]
+# An exchange that was started: waits for its end and gives the tensors that came.
+Pending = Callable[[], list[torch.Tensor]]
 
 
 class Exchange(Protocol):
@@ -28,6 +32,10 @@ class Exchange(Protocol):
 
     def all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
         """Send `parts[i]` to position i and receive a tensor of `shapes[i]` from it."""
+
+    def start_all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Pending:
+        """An `all_to_all` that goes on while the caller computes: call what it gives for the tensors, before the next
+        exchange."""
 
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
         """The tensor of position `source`, on every rank (elsewhere `tensor` gives shape and type)."""
@@ -61,6 +69,9 @@ class SoloExchange:
     def all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
         return parts
 
+    def start_all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Pending:
+        return lambda: parts
+
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
         return tensor
 
@@ -83,8 +94,9 @@ class SoloExchange:
 class Wires(Protocol):
     """The connections of one lane, that move bytes and know nothing of tensors' meaning."""
 
-    def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
-        """Send and receive at once, to and from the named positions. Raises `RuntimeError` when that fails."""
+    def start(self, outgoing: Bytes, incoming: Bytes) -> Callable[[], None]:
+        """Send and receive at once, to and from the named positions; call what it gives to wait for it. Both raise
+        `RuntimeError` when that fails."""
 
     @property
     def closed(self) -> bool:
@@ -127,13 +139,21 @@ class GroupExchange:
         return torch.cat([received.get(position, part) for position in range(self.width)], dim=dim)
 
     def all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+        return self.start_all_to_all(parts, shapes)()
+
+    def start_all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Pending:
         if len(parts) != self.width or len(shapes) != self.width:
             raise ValueError(f"{len(parts)} parts and {len(shapes)} shapes for a lane of {self.width} ranks")
         own = parts[self.position]
         outgoing = {peer: parts[peer] for peer in self._peers()}
         incoming = {peer: own.new_empty(shapes[peer]) for peer in self._peers()}
-        received = self._swap("all_to_all", outgoing, incoming)
-        return [received.get(position, own) for position in range(self.width)]
+        finish = self._start("all_to_all", outgoing, incoming)
+
+        def take() -> list[torch.Tensor]:
+            received = finish()
+            return [received.get(position, own) for position in range(self.width)]
+
+        return take
 
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
         if source == self.position:
@@ -172,17 +192,32 @@ class GroupExchange:
 
     def _swap(self, operation: str, outgoing: Bytes, incoming: Bytes) -> Bytes:
         """Move tensors of any shape and type; gives `incoming`, filled."""
+        return self._start(operation, outgoing, incoming)()
+
+    def _start(self, operation: str, outgoing: Bytes, incoming: Bytes) -> Callable[[], Bytes]:
         if self.closed:
             raise Gone(f"{operation} on {self._described()}: it is closed")
         sent = {peer: _bytes(tensor.contiguous()) for peer, tensor in outgoing.items() if tensor.numel()}
         received = {peer: _bytes(tensor) for peer, tensor in incoming.items() if tensor.numel()}
+        with self._failing(operation):
+            wait = self._wires.start(self._on_wires(sent), self._on_wires(received))
+
+        def finish() -> Bytes:
+            with self._failing(operation):
+                wait()
+            return incoming
+
+        return finish
+
+    @contextmanager
+    def _failing(self, operation: str) -> Iterator[None]:
+        """What fails on the wires closes them."""
         try:
-            self._wires.swap(self._on_wires(sent), self._on_wires(received))
+            yield
         except RuntimeError as error:
             self.close()
             # Without its traceback, whose frames would keep the connections open and the others waiting.
             raise Gone(f"{operation} on {self._described()}: {error}") from error.with_traceback(None)
-        return incoming
 
     def _on_wires(self, tensors: Bytes) -> Bytes:
         return {self._places[position]: tensor for position, tensor in tensors.items()}

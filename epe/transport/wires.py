@@ -45,24 +45,28 @@ class GlooWires:
     def closed(self) -> bool:
         return self._group is None
 
-    def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
+    def start(self, outgoing: Bytes, incoming: Bytes) -> Callable[[], None]:
         # Another thread may close it meanwhile.
         group, end_s = _open(self._group), time.monotonic() + self._timeout_s
         landing = {peer: _in_host_memory(tensor) for peer, tensor in incoming.items()}
         works = [(peer, group.recv([tensor], peer, _TAG)) for peer, tensor in landing.items()]
         works += [(peer, group.send([tensor.cpu()], peer, _TAG)) for peer, tensor in outgoing.items()]
-        for peer, work in works:
-            _wait(peer, work, end_s - time.monotonic())
-        for peer, tensor in incoming.items():
-            if landing[peer] is not tensor:
-                tensor.copy_(landing[peer])
+
+        def finish() -> None:
+            for peer, work in works:
+                _wait(peer, work, end_s - time.monotonic())
+            for peer, tensor in incoming.items():
+                if landing[peer] is not tensor:
+                    tensor.copy_(landing[peer])
+
+        return finish
 
     def close(self) -> None:
         self._group = None
 
 
 class NcclWires:
-    """An NCCL group; `swap` returns when the work is queued on the current stream, as NCCL's calls do."""
+    """An NCCL group; an exchange is over for the host when the current stream waits for it, as with NCCL's calls."""
 
     def __init__(
         self, store: Store, position: int, width: int, *, timeout_s: float, device: torch.device
@@ -76,32 +80,43 @@ class NcclWires:
         self._device = device
         # The first call makes the communicator and must find all ranks in it.
         peers = [peer for peer in range(width) if peer != position]
-        self.swap(
+        finish = self.start(
             {peer: torch.zeros(1, dtype=torch.uint8, device=device) for peer in peers},
             {peer: torch.zeros(1, dtype=torch.uint8, device=device) for peer in peers},
         )
+        finish()
         torch.cuda.synchronize(device)
 
     @property
     def closed(self) -> bool:
         return self._group is None
 
-    def swap(self, outgoing: Bytes, incoming: Bytes) -> None:
+    def start(self, outgoing: Bytes, incoming: Bytes) -> Callable[[], None]:
         if not outgoing and not incoming:
-            return
+            return _nothing
         group = _open(self._group)
         group._start_coalescing(self._device)
         for peer, tensor in incoming.items():
             group.recv([tensor], peer, _TAG)
         for peer, tensor in outgoing.items():
             group.send([tensor], peer, _TAG)
-        group._end_coalescing(self._device).wait()
+        work = group._end_coalescing(self._device)
+
+        def finish() -> None:
+            work.wait()
+            outgoing.clear()  # Kept until here: NCCL's stream reads them while the caller goes on.
+
+        return finish
 
     def close(self) -> None:
         group, self._group = self._group, None
         if group is not None:
             # Not destroyed: that would wait for the members that are gone.
             _within(ABORT_LIMIT_S, group.abort)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _open(group: Any) -> Any:

@@ -25,7 +25,7 @@ def test_keys_without_effect_are_comments_alone(settings):
     settings["parallelism"]["vae"] = {"halo": 8}
     text = describe(build_stage(settings, env={}))
     assert f"# without effect: parallelism.vae.halo: {WITHOUT_EFFECT['parallelism.vae.halo']}" in text
-    assert yaml.safe_load(text)["parallelism"]["vae"] == {"degree": None}
+    assert yaml.safe_load(text)["parallelism"]["vae"] == {"enabled": False, "degree": None}
 
 
 def test_keys_of_videos_are_shown_for_families_that_draw_videos_alone(settings, checkpoint):

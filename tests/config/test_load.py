@@ -182,7 +182,6 @@ def test_a_key_of_videos_is_an_error_for_a_family_that_draws_pictures(stage_with
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("parallelism.vae.degree", 2),
         ("parallelism.scheduler.balanced_k", False),
         ("numerics", "fast"),
         ("terminal", False),
@@ -197,7 +196,7 @@ def test_what_is_not_there_yet_is_never_silently_accepted(stage_with, path, valu
 
 @pytest.mark.parametrize(
     ("width", "degree", "expected"),
-    [(2, 2, (2, 2)), (None, 2, (2, 2)), (2, None, (2, 2)), (None, 4, (1, 4)), (None, None, (4, 1))],
+    [(2, 2, (2, 2)), (None, 2, (2, 2)), (2, None, (2, 2)), (None, 1, (4, 1)), (None, None, (4, 1))],
 )
 def test_a_degree_that_is_not_given_follows_from_the_other_one(settings, width, degree, expected):
     del settings["parallelism"]["scheduler"]["allowed_lane_widths"]
@@ -218,7 +217,7 @@ def test_a_degree_that_is_not_given_follows_from_the_other_one(settings, width, 
             "parallelism.cp.world_size",
             "4 (times a tensor_parallel_degree of 2) must be the number of gpu",
         ),
-        (None, 3, "parallelism.model.tensor_parallel_degree", "possible are 1, 2, 4"),
+        (None, 3, "parallelism.model.tensor_parallel_degree", "are proven; possible are 1, 2"),
         (3, None, "parallelism.cp.world_size", "3 (times a tensor_parallel_degree of 1)"),
     ],
 )
@@ -234,13 +233,32 @@ def test_degrees_that_do_not_make_the_world_are_refused_with_what_is_possible(
 
 def test_more_planes_than_the_checkpoint_has_heads_are_refused_before_anything_starts(settings, checkpoint):
     (checkpoint / "transformer").mkdir()
-    (checkpoint / "transformer" / "config.json").write_text('{"n_heads": 3}')
+    (checkpoint / "transformer" / "config.json").write_text('{"n_heads": 1}')
     del settings["parallelism"]["scheduler"]["allowed_lane_widths"]
     settings["parallelism"]["cp"] = {}
-    settings["parallelism"]["model"] = {"tensor_parallel_degree": 4}
+    settings["parallelism"]["model"] = {"tensor_parallel_degree": 2}
     error = refusal(settings)
     assert error.path == "parallelism.model.tensor_parallel_degree"
-    assert "4 planes cannot share the 3 heads of this model; possible are 1 to 3" in str(error)
+    assert "2 planes cannot share the 1 heads of this model; possible are 1 to 1" in str(error)
+
+
+def test_a_world_may_be_wider_than_the_lanes_whose_pictures_are_proven(settings):
+    settings |= {"gpu": list(range(16))}
+    settings["parallelism"] = {"scheduler": {}}
+    assert build_stage(settings).parallelism.scheduler.allowed_lane_widths == (1, 2, 4, 8)
+    settings["parallelism"] = {"scheduler": {"allowed_lane_widths": [1, 16]}}
+    error = refusal(settings)
+    assert error.path == "parallelism.scheduler.allowed_lane_widths"
+    assert "a lane of 16 ranks (in each plane) is wider than 8" in str(error)
+    settings["parallelism"] = {"scheduler": {"policy": "static_cp"}}
+    assert refusal(settings).path == "parallelism.scheduler.policy"
+
+
+def test_more_planes_than_are_proven_are_refused(settings):
+    settings["parallelism"] = {"model": {"tensor_parallel_degree": 4}}
+    error = refusal(settings)
+    assert error.path == "parallelism.model.tensor_parallel_degree"
+    assert "4 planes are more than 2, the most whose pictures are proven" in str(error)
 
 
 def test_a_family_without_planes_names_those_that_have_them(settings):
@@ -421,9 +439,49 @@ def test_keys_without_effect_are_noted(settings):
     unused = build_stage(settings, env=NO_ENV).unused
     assert [note.partition(":")[0] for note in unused] == [
         "parallelism.vae.halo",
-        "parallelism.vae.enabled",
         "process",
     ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "vae", "widths"),
+    [
+        ("elastic", {}, (1,)),  # Z-Image decodes whole unless asked otherwise
+        ("elastic", {"enabled": True}, (1, 2, 4)),
+        ("static_cp", {"enabled": True}, (1, 2, 4)),
+        ("static_cp", {"enabled": True, "degree": 2}, (2,)),
+        ("static_cp", {"enabled": True, "degree": 1}, (1,)),
+        ("static_dp", {"enabled": True}, (1,)),
+    ],
+)
+def test_the_widths_of_a_decode_follow_from_the_policy_and_the_degree(settings, policy, vae, widths):
+    settings["parallelism"] |= {"vae": vae, "scheduler": {"policy": policy}}
+    stage = build_stage(settings, env=NO_ENV)
+    assert stage.decode_widths == widths
+    assert stage.decodes_in_bands == (widths != (1,))
+
+
+def test_other_families_decode_in_bands_unless_asked_otherwise(settings, checkpoint):
+    (checkpoint / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    settings |= {"factory": "flux1", "parallelism": {}}
+    assert build_stage(settings, env=NO_ENV).decodes_in_bands
+    settings["gpu"] = [0]
+    assert not build_stage(settings, env=NO_ENV).decodes_in_bands, "one rank has nobody to decode with"
+
+
+@pytest.mark.parametrize(
+    ("policy", "vae", "words"),
+    [
+        ("elastic", {"enabled": True, "degree": 2}, "needs the policy static_cp, and the policy is elastic"),
+        ("static_cp", {"enabled": False, "degree": 2}, "where parallelism.vae.enabled is false"),
+        ("static_cp", {"enabled": True, "degree": 5}, "5 is more than the 4 ranks"),
+    ],
+)
+def test_a_degree_of_decoding_that_cannot_be_is_refused(settings, policy, vae, words):
+    settings["parallelism"] |= {"vae": vae, "scheduler": {"policy": policy}}
+    error = refusal(settings)
+    assert error.path == "parallelism.vae.degree"
+    assert words in str(error)
 
 
 def test_a_default_deadline_is_part_of_the_request_defaults(stage_with):

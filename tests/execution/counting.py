@@ -40,7 +40,7 @@ class CountingAdapter:
         self.batches.append(tuple(state.request.id for state in states))
         return [self.step(state, exchange, split) for state in states]
 
-    def decode(self, state: State) -> np.ndarray:
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         return np.full((1, 2, 2, 3), int(state.tensors["latents"][0]), dtype=np.uint8)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:

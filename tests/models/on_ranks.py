@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 import safetensors.torch
 import torch
+from torch.distributed import PrefixStore
 
 from epe.families import FAMILIES
 from epe.messages import Lane, Request, Split, StateHeader
 from epe.models.catalog import load_adapter
-from epe.models.contract import Adapter, State
+from epe.models.contract import Adapter, BatchAdapter, State
 from epe.parallel import Plane
 from epe.transport.groups import Groups
 from tests.world import RankContext
@@ -54,15 +55,50 @@ def draw(
     context: RankContext, checkpoint: str, request: Request, turns: list[Turn], loading: Loading = LOADING
 ) -> np.ndarray | None:
     """The latents after all turns, on the ranks of the last lane."""
+    return draw_side_by_side(context, checkpoint, [request], [turns], loading)[0]
+
+
+def draw_side_by_side(
+    context: RankContext,
+    checkpoint: str,
+    requests: list[Request],
+    journeys: list[list[Turn]],
+    loading: Loading = LOADING,
+) -> list[np.ndarray | None]:
+    """Several requests with turns of their own, a turn of each after the other; gives what `draw` gives of each."""
+    adapter, groups = _adapter(context, checkpoint, loading), context.groups()
+    drawn: list[torch.Tensor | None] = [None] * len(requests)
+    for number in range(max(map(len, journeys))):
+        for place, (request, turns) in enumerate(zip(requests, journeys, strict=True)):
+            if number < len(turns):
+                drawn[place] = _take_turn(context, adapter, request, turns, number, groups)
+    groups.close()
+    return [None if latents is None else latents.float().numpy() for latents in drawn]
+
+
+def draw_as_batch(
+    context: RankContext, checkpoint: str, requests: list[Request], ranks: tuple[int, ...], split: Split
+) -> list[np.ndarray] | None:
+    """The latents of requests of equal length, all steps as one batch, on the ranks of a lane, which all encode."""
+    if context.rank not in ranks:
+        return None
+    adapter, groups = _adapter(context, checkpoint, LOADING), context.groups()
+    assert isinstance(adapter, BatchAdapter)
+    states, exchange = [adapter.encode(request) for request in requests], groups.exchange(Lane(ranks=ranks))
+    for _ in range(requests[0].num_steps):
+        states = adapter.step_together(states, exchange, split)
+    groups.close()
+    return [state.tensors["latents"].float().numpy() for state in states]
+
+
+def _adapter(context: RankContext, checkpoint: str, loading: Loading) -> Adapter:
+    """Loaded once a process."""
     key = f"{checkpoint} as {loading}"
     if key not in context.kept:
         context.kept[key] = loading.adapter(
             Path(checkpoint), rank=context.rank, world_size=context.world_size
         )
-    groups = context.groups()
-    latents = take_turns(context, context.kept[key], request, turns, groups=groups)
-    groups.close()
-    return None if latents is None else latents.float().numpy()
+    return context.kept[key]
 
 
 # A store closes the connection of who sets more than 8 MiB at once.
@@ -78,32 +114,41 @@ def take_turns(
     nothing else survives a turn.
     """
     latents = None
-    for number, (ranks, split, num_steps) in enumerate(turns):
-        if context.rank not in ranks:
-            continue
-        state = _resumed(context, adapter, request, number) if number else adapter.encode(request)
-        exchange = groups.exchange(Lane(ranks=ranks), seq=number)
-        for _ in range(num_steps):
-            state = adapter.step(state, exchange, split)
-        if context.rank == ranks[0]:
-            _leave(context, adapter, state, number + 1)
-        latents = state.tensors["latents"] if number == len(turns) - 1 else None
+    for number in range(len(turns)):
+        latents = _take_turn(context, adapter, request, turns, number, groups)
     return latents
+
+
+def _take_turn(
+    context: RankContext, adapter: Adapter, request: Request, turns: list[Turn], number: int, groups: Groups
+) -> torch.Tensor | None:
+    ranks, split, num_steps = turns[number]
+    if context.rank not in ranks:
+        return None
+    state = _resumed(context, adapter, request, number) if number else adapter.encode(request)
+    exchange = groups.exchange(Lane(ranks=ranks), seq=number)
+    for _ in range(num_steps):
+        state = adapter.step(state, exchange, split)
+    if context.rank == ranks[0]:
+        _leave(context, adapter, state, number + 1)
+    return state.tensors["latents"]
 
 
 def _leave(context: RankContext, adapter: Adapter, state: State, number: int) -> None:
     header, tensors = adapter.export_state(state)
     data = safetensors.torch.save(dict(zip(header.names, tensors, strict=True)))
     parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
+    own = PrefixStore(f"{state.request.id}/{number}", context.store)
     for place, part in enumerate(parts):
-        context.store.set(f"tensors{number}/{place}", part)
-    context.store.set(f"parts{number}", str(len(parts)))
-    context.store.set(f"header{number}", msgspec.json.encode(header).decode())
+        own.set(f"tensors/{place}", part)
+    own.set("num_parts", str(len(parts)))
+    own.set("header", msgspec.json.encode(header).decode())
 
 
 def _resumed(context: RankContext, adapter: Adapter, request: Request, number: int) -> State:
-    header = msgspec.json.decode(context.store.get(f"header{number}"), type=StateHeader)
-    num_parts = int(context.store.get(f"parts{number}"))
-    data = b"".join(context.store.get(f"tensors{number}/{place}") for place in range(num_parts))
+    own = PrefixStore(f"{request.id}/{number}", context.store)
+    header = msgspec.json.decode(own.get("header"), type=StateHeader)
+    num_parts = int(own.get("num_parts"))
+    data = b"".join(own.get(f"tensors/{place}") for place in range(num_parts))
     tensors = safetensors.torch.load(data)
     return adapter.import_state(request, header, tuple(tensors[name] for name in header.names))

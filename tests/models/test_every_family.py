@@ -11,6 +11,8 @@ import torch
 
 from epe.families import FAMILIES
 from epe.messages import Split
+from epe.transport.exchange import SoloExchange
+from tests.lanes import ThreadExchange, on_lane
 from tests.models.every_family import adapters_of, make_request
 from tests.models.trajectories import drawn_by_lane, solo
 from tests.oracle import latents_of
@@ -57,3 +59,20 @@ def test_the_seed_decides_the_picture(checkpoint: Path) -> None:
     )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_a_decode_has_the_same_pixels_on_every_lane_and_nearly_those_of_the_whole(checkpoint: Path) -> None:
+    adapters = adapters_of(checkpoint, 4)
+    state = adapters[0].encode(make_request(checkpoint, height=272, width=80))
+    alone, whole = adapters[0].decode(state, SoloExchange()), adapters[0].decode(state)
+    assert alone is not None
+    assert whole is not None
+    assert np.abs(alone.astype(int) - whole).max() <= 1
+    for width in (2, 3, 4):
+
+        def decode(exchange: ThreadExchange) -> np.ndarray | None:
+            return adapters[exchange.position].decode(state, exchange)  # type: ignore[arg-type]
+
+        first, *others = on_lane(width, decode)
+        assert np.array_equal(first, alone), width
+        assert others == [None] * (width - 1)

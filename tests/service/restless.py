@@ -15,6 +15,7 @@ from epe.models.contract import State
 from epe.planning.view import Assignment, TrajectoryView, View
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
 from epe.runtime.rank import Seat
+from epe.transport.exchange import Exchange
 from tests.world import RankContext
 
 # Each differs from the next in width and in ranks; some are not sorted.
@@ -30,6 +31,11 @@ def lane_of(step: int, *, world_size: int = 4) -> tuple[int, ...]:
     return lanes[step % len(lanes)]
 
 
+def decode_lane_of(num_steps: int) -> tuple[int, ...]:
+    """Where a request of so many steps is decoded, if several ranks may do it together."""
+    return lane_of(num_steps + 3)
+
+
 class Restless:
     """One step a lease, each on another lane. Two requests at a time: after two steps a request is parked until
     the others have caught up."""
@@ -39,15 +45,17 @@ class Restless:
         free = {rank.rank for rank in view.ranks if rank.num_leases == 0}
         plan = []
         for trajectory in order[:NUM_AT_WORK]:
-            lane = self._lane(trajectory, world_size=len(view.ranks))
+            lane = self._lane(trajectory, view)
             if trajectory.num_leases == 0 and free.issuperset(lane):
                 free.difference_update(lane)
                 num_steps = 1 if trajectory.stage is Stage.DENOISE else 0
                 plan.append(Assignment(request_id=trajectory.request_id, ranks=lane, num_steps=num_steps))
         return tuple(plan)
 
-    def _lane(self, trajectory: TrajectoryView, *, world_size: int) -> tuple[int, ...]:
-        lane = lane_of(trajectory.step, world_size=world_size)
+    def _lane(self, trajectory: TrajectoryView, view: View) -> tuple[int, ...]:
+        lane = lane_of(trajectory.step, world_size=len(view.ranks))
+        if trajectory.stage is Stage.DECODE and view.decode_widths != (1,):
+            return decode_lane_of(trajectory.num_steps)
         return lane if trajectory.stage is Stage.DENOISE else lane[-1:]
 
 
@@ -75,6 +83,7 @@ def draw_moving(
     cfg_parallel_degree: int,
     requests: list[Request],
     num_planes: int = 1,
+    decodes_in_bands: bool = False,
 ) -> Drawn:
     """On every rank: the requests under `Restless`, all submitted at once."""
     widths = list(range(1, context.world_size // num_planes + 1))
@@ -85,6 +94,7 @@ def draw_moving(
             "gpu": list(range(context.world_size)),
             "device": "cpu",
             "parallelism": {
+                "vae": {"enabled": decodes_in_bands},
                 "scheduler": {"policy": f"{__name__}.Restless", "allowed_lane_widths": widths},
                 "model": {
                     "cfg_parallel_degree": cfg_parallel_degree,
@@ -118,9 +128,9 @@ def _keep_decoded(runtime: EmbeddedDiffusionRuntime, latents: dict[str, np.ndarr
     adapter: Any = runtime._rank._device.adapter
     decode = adapter.decode
 
-    def decode_and_keep(state: State) -> np.ndarray:
+    def decode_and_keep(state: State, exchange: Exchange | None) -> np.ndarray | None:
         latents[state.request.id] = state.tensors["latents"].numpy().copy()
-        pixels: np.ndarray = decode(state)
+        pixels: np.ndarray | None = decode(state, exchange)
         return pixels
 
     adapter.decode = decode_and_keep

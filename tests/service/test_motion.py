@@ -11,11 +11,12 @@ import torch
 
 from epe.messages import OutputFormat, Request, Split, Stage
 from epe.models.zimage.adapter import load
+from epe.transport.exchange import SoloExchange
 from tests.models.planes import Planes
 from tests.models.trajectories import solo
 from tests.models.zimage.drawing import LONG, SHORT, make_request
 from tests.service.conftest import Drawn as Oracle
-from tests.service.restless import Drawn, Moved, draw_moving, lane_of
+from tests.service.restless import Drawn, Moved, decode_lane_of, draw_moving, lane_of
 from tests.world import World
 
 pytestmark = pytest.mark.world
@@ -87,6 +88,22 @@ def test_moving_over_planes_changes_no_bit_either(world: World, tiny_zimage: Pat
         ]
         assert rank < 2, "the first plane decodes"
         assert np.array_equal(latents, planes.draw(request, Split(tp=2))[0].numpy())
+
+
+def test_a_decode_over_any_lane_changes_no_pixel(world: World, tiny_zimage: Path) -> None:
+    ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), 2, REQUESTS, 1, True)
+    adapter = load(tiny_zimage, device=torch.device("cpu"), cfg_parallel_degree=2)
+    for request in REQUESTS:
+        moved, resting = ranks[0].moved[request.id], solo(adapter, request)
+        (visit,) = [visit for visit in moved.visits if visit.stage is Stage.DECODE]
+        assert visit.ranks == decode_lane_of(request.num_steps)
+        assert {n for n, rank in enumerate(ranks) if request.id in rank.latents} == set(visit.ranks)
+        in_bands, whole = adapter.decode(resting, SoloExchange()), adapter.decode(resting)
+        assert in_bands is not None
+        assert whole is not None
+        assert np.array_equal(moved.pixels, in_bands[0])
+        assert np.abs(moved.pixels.astype(int) - whole[0]).max() <= 1
+    assert {len(decode_lane_of(request.num_steps)) for request in REQUESTS} == {2, 3, 4}
 
 
 def by_diffusers(oracle: Oracle, request: Request) -> np.ndarray:

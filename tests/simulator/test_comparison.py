@@ -70,6 +70,19 @@ def test_a_stopped_comparison_goes_on_where_it_was(folder: Path) -> None:
     ]
 
 
+def test_runs_of_another_version_are_told_and_made_again_but_bounds_are_not(folder: Path) -> None:
+    kept = (folder / "runs.jsonl").read_bytes()
+    older = re.sub(rb'"simulator":"[0-9a-f]+"', b'"simulator":"0"', kept)
+    (folder / "runs.jsonl").write_bytes(older)
+    compare(folder, "report")
+    page = (folder / "page.md").read_text()
+    assert "earlier version of the planner or the simulator are 2 of 2 runs of `elastic` and 4 of 4" in page
+    told = compare(folder, "run", "--what", "baselines,bounds,elastic", "--renew")
+    assert told.startswith("8 runs, 6 to do")
+    compare(folder, "report")
+    assert "earlier version" not in (folder / "page.md").read_text()
+
+
 def without_time(line: bytes) -> object:
     """What a run must give again."""
     found = msgspec.json.decode(line)

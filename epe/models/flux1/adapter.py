@@ -14,6 +14,7 @@ from epe.families import family
 from epe.messages import Request
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.decoding import decoded
 from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
 from epe.models.guide import lead_away
@@ -73,7 +74,7 @@ class Flux1Adapter(StepsApart, Movable):
         latents = packed_noise(self.pipeline, request, dtype=embeds.dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, BRANCHES[0]: embeds, POOLED: pooled})
 
-    def decode(self, state: State) -> np.ndarray:
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         vae, request = self.pipeline.vae, state.request
         with torch.inference_mode():
@@ -81,7 +82,7 @@ class Flux1Adapter(StepsApart, Movable):
                 state.tensors[LATENTS], request.height, request.width, self.pipeline.vae_scale_factor
             )
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
-            return picture_of(vae.decode(latents, return_dict=False)[0], self.pipeline.image_processor)
+            return picture_of(decoded(vae, latents, exchange), self.pipeline.image_processor)
 
     def _check_guidance(self, scale: float) -> None:
         """A scale that the model does not take is refused, unless it is the default or says that there is none."""

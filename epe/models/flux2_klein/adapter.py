@@ -15,6 +15,7 @@ from epe.families import family
 from epe.messages import Request
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
+from epe.models.decoding import decoded
 from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
 from epe.models.flux2_klein.plan import PLAN
 from epe.models.guide import lead_away
@@ -78,7 +79,7 @@ class Flux2KleinAdapter(StepsApart, Movable):
         latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
 
-    def decode(self, state: State) -> np.ndarray:
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         pipeline, vae, latents = self.pipeline, self.pipeline.vae, state.tensors[LATENTS]
         with torch.inference_mode():
@@ -89,8 +90,8 @@ class Flux2KleinAdapter(StepsApart, Movable):
             mean = vae.bn.running_mean.view(1, -1, 1, 1).to(latents.device, latents.dtype)
             std = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)
             latents = latents * std.to(latents.device, latents.dtype) + mean
-            decoded = vae.decode(pipeline._unpatchify_latents(latents), return_dict=False)[0]
-            return picture_of(decoded, pipeline.image_processor)
+            picture = decoded(vae, pipeline._unpatchify_latents(latents), exchange)
+            return picture_of(picture, pipeline.image_processor)
 
     def _is_guided(self, request: Request) -> bool:
         """The pipeline would ignore guidance of a distilled checkpoint."""

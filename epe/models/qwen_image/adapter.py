@@ -78,7 +78,7 @@ class QwenImageAdapter(StepsApart, Movable):
         latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
 
-    def decode(self, state: State) -> np.ndarray:
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         pipeline, request = self.pipeline, state.request
         with torch.inference_mode():
@@ -86,7 +86,8 @@ class QwenImageAdapter(StepsApart, Movable):
                 state.tensors[LATENTS], request.height, request.width, pipeline.vae_scale_factor
             )
             # The VAE is one of videos; a picture is a video of one frame.
-            return picture_of(decode_frames(pipeline.vae, latents)[:, :, 0], pipeline.image_processor)
+            video = decode_frames(pipeline.vae, latents, exchange)
+            return picture_of(None if video is None else video[:, :, 0], pipeline.image_processor)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
         """Counted as the pipeline does: with the end of the template, without its beginning."""

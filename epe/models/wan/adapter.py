@@ -137,10 +137,10 @@ class WanAdapter:
             for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
         ]
 
-    def decode(self, state: State) -> np.ndarray:
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
         with torch.inference_mode():
-            video = decode_frames(self.pipeline.vae, state.tensors[LATENTS])
+            video = decode_frames(self.pipeline.vae, state.tensors[LATENTS], exchange)
             return video_of(video, self.pipeline.video_processor)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:

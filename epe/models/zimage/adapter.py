@@ -20,6 +20,7 @@ from epe.families import family
 from epe.messages import Request, Split, StateHeader
 from epe.models.checkpoint import default_dtype
 from epe.models.contract import State
+from epe.models.decoding import decoded
 from epe.models.divided import load_in_planes
 from epe.models.moving import pack_state, unpack_state
 from epe.models.pixels import picture_of
@@ -138,13 +139,13 @@ class ZImageAdapter:
             for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
         ]
 
-    def decode(self, state: State) -> np.ndarray:
+    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         vae = self.pipeline.vae
         with torch.inference_mode():
             latents = state.tensors[LATENTS].to(vae.dtype)
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
-            return picture_of(vae.decode(latents, return_dict=False)[0], self.pipeline.image_processor)
+            return picture_of(decoded(vae, latents, exchange), self.pipeline.image_processor)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         """The state as named tensors in host memory."""

@@ -1,0 +1,46 @@
+"""How the latents of a family become what its VAE gives: whole on one rank, or in bands over a lane."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from epe import vae as bands
+from epe.telemetry.log import get_logger
+from epe.transport.exchange import Exchange
+
+log = get_logger("models")
+
+
+def decoded(vae: Any, latents: torch.Tensor, exchange: Exchange | None) -> torch.Tensor | None:
+    """What `vae` makes of latents: as diffusers does it without an `exchange`, else in bands over its lane, and then on
+    the first rank alone, None on the others.
+
+    A rank that is alone and out of memory does it again with bands that rest in host memory: the same bits in less.
+    """
+    if exchange is None:
+        return _whole(vae, latents)
+    if reason := bands.why_not(vae):
+        _say(type(vae).__name__, reason)
+        return _whole(vae, latents) if exchange.position == 0 else None
+    try:
+        return bands.decode(vae, latents, exchange)
+    except torch.OutOfMemoryError:
+        if exchange.width > 1 or latents.device.type == "cpu":
+            raise
+    # Outside of the handler: what was on the way is free by now.
+    torch.cuda.empty_cache()
+    return bands.decode(vae, latents, exchange, home=torch.device("cpu"))
+
+
+def _whole(vae: Any, latents: torch.Tensor) -> torch.Tensor:
+    whole: torch.Tensor = vae.decode(latents, return_dict=False)[0]
+    return whole
+
+
+@lru_cache
+def _say(model: str, reason: str) -> None:
+    """Once: every decode would have it in the log."""
+    log.warning("decode.whole", model=model, reason=reason)

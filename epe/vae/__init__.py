@@ -1,0 +1,13 @@
+"""Exact decoding over the rows of a lane: each rank computes bands of the picture, and takes from its neighbours the
+rows that convolutions reach beyond them. No tiles, no seams.
+
+A picture's bands follow from its shape alone, so every lane, whatever its width, computes the same and gives the same
+bits. `decode` does it, `why_not` says of a model whether it can.
+"""
+
+from __future__ import annotations
+
+from epe.vae.bands import Bands, bands_of
+from epe.vae.decoders import decode, why_not
+
+__all__ = ["Bands", "bands_of", "decode", "why_not"]

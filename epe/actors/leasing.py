@@ -15,7 +15,7 @@ from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.geometry import over_planes
-from epe.messages import Lease, Request, Split, Stage
+from epe.messages import Keep, Lease, Request, Split, Stage
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.prediction import Ahead, predicted_finish_s
@@ -198,9 +198,11 @@ class Leasing:
             leases.append(running.lease)
         return leases
 
-    def _keeps(self, trajectory: Trajectory) -> bool:
-        """Whether the state that its next lease ends with goes to the leader."""
-        return self.settings.checkpoints and trajectory.for_client and trajectory.stage is not Stage.DECODE
+    def _keeps(self, trajectory: Trajectory) -> Keep:
+        """What of the state that its next lease ends with goes to the leader."""
+        if not self.settings.checkpoints or not trajectory.for_client or trajectory.stage is Stage.DECODE:
+            return "none"
+        return "whole" if trajectory.lost_checkpoint else "changes"
 
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
         """Of a lane, in all planes; encoding and decoding are work in the first one."""

@@ -60,8 +60,8 @@ class Device(Protocol):
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
         """The state of a request at the boundary before `step`, once it is there; raises `Gone` if it never will be."""
 
-    def pack(self, state: Any) -> asyncio.Future[Parcel]:
-        """A state in host memory, without what an earlier pack of the request has brought out already."""
+    def pack(self, state: Any, *, whole: bool) -> asyncio.Future[Parcel]:
+        """A state in host memory, if not `whole` without what an earlier pack of the request has brought out."""
 
     def drop(self, request_ids: tuple[str, ...]) -> None:
         """Free what is held of these requests."""
@@ -168,7 +168,7 @@ class Worker(Actor):
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
         if outcome.state is not None:
-            parcel = await self.device.pack(outcome.state)
+            parcel = await self.device.pack(outcome.state, whole=lease.checkpoint == "whole")
             checkpoint = Checkpoint(seq=lease.seq, header=parcel.message)
             self.ref(self.directory.checkpoints).tell(Parcel(checkpoint, parcel.tensors))
         if outcome.fatal:

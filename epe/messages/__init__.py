@@ -12,7 +12,7 @@ from epe.messages.events import (
     Turned,
     WidthCost,
 )
-from epe.messages.leases import Abandon, Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
+from epe.messages.leases import Abandon, Drop, Fetch, Keep, Lane, Lease, Split, Stage, Stop, Transfer
 from epe.messages.reports import (
     Checkpoint,
     Checkpointed,
@@ -104,6 +104,7 @@ __all__ = [
     "FailureKind",
     "Fetch",
     "Inspect",
+    "Keep",
     "Lane",
     "LaneAtWork",
     "LaneVisit",

@@ -21,7 +21,7 @@ from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
-from epe.messages import RankReady
+from epe.messages import RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
@@ -96,6 +96,10 @@ class Rank:
         )
         self._worker.tell(Loaded(self._device, ready))
         return True
+
+    def fail(self, reason: str) -> None:
+        """End this rank out of order, so that it is started again."""
+        self._worker.tell(Stop(reason=reason, orderly=False))
 
     async def close(self) -> None:
         """End the worker and the device thread, and close the lanes."""

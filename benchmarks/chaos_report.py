@@ -85,7 +85,7 @@ def _deaths(findings: Findings) -> list[str]:
         f"{kinds['kill']} by kill -9 and {kinds['stop']} by SIGSTOP; {findings.num_at_work} of these ranks held a "
         f"running lease. Faults that struck: {struck}. "
         f"{sum(1 for e in findings.of('rank.was_lost') if 'has not ended lease' in e['reason'])} ranks were found "
-        "hung.",
+        f"hung, {sum(1 for _ in findings.of('rank.was_quarantined'))} quarantined.",
         "",
         "| death | seconds until it was seen | until the survivors had run a lease | until the rank's own request had "
         "a lease again, its turn in the queue included |",

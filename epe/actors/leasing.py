@@ -116,12 +116,25 @@ class Leasing:
 
     def next_leases(self, *, now_s: float) -> Iterator[Lease]:
         """What the policy wants to run next, entered in the books."""
-        view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
+        backlog = self._placeable(self.trajectories.backlog)
+        view = self._view(backlog, now_s=now_s, among=self.roster.available)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self.deciding.plan(view, known=self.trajectories.backlog.by_id):
                 names = (assignment.request_id, *assignment.partners)
                 if not self.ledger.may_break_under(names, self._ranks_of(assignment)):
                     yield from self._enter(assignment, now_s=now_s)
+
+    def _placeable(self, backlog: Sequence[TrajectoryView]) -> Sequence[TrajectoryView]:
+        """Without those whose steps have no memory on the few ranks that are there: they wait for the others."""
+        num_there = len(self.roster.available) // self.settings.num_planes
+        if self.roster.is_complete and not self.roster.away:
+            return backlog
+        return tuple(
+            each
+            for each in backlog
+            if each.stage is not Stage.DENOISE
+            or each.workload.widths(self.settings.widths, limit=1)[0] <= num_there
+        )
 
     def next_opening_s(self, *, now_s: float) -> float | None:
         """When the next rank will be about to be free; None if nothing waits for it."""

@@ -176,8 +176,8 @@ async def run_rank(
         rank = Rank(system, seat=seat, directory=directory)
         link.failure.add_done_callback(lambda failure: rank.fail(failure.result()))
         joined()
-        await rank.load(stage)
-        beating = asyncio.create_task(_beat(beat))
+        await rank.load(stage, fits_palette=seat.rank == 0)
+        beating = asyncio.create_task(keep_beating(beat))
         ending = await rank.stopped_by
         beating.cancel()
         await rank.close()
@@ -186,7 +186,8 @@ async def run_rank(
         await link.close()
 
 
-async def _beat(beat: Callable[[], None]) -> None:
+async def keep_beating(beat: Callable[[], None]) -> None:
+    """Tell again and again that this loop turns."""
     while True:
         beat()
         await asyncio.sleep(BEAT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +31,20 @@ class _Kept:
 
 class Checkpoints(Actor):
     """One for each leader; holds at most `limit_bytes`. When that is not enough, the requests that have done the
-    fewest steps lose theirs first: to start them again costs least."""
+    fewest steps lose theirs first: to start them again costs least. `seen` is called with each state that comes."""
 
     inbox = 4096
 
-    def __init__(self, *, directory: Directory, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        directory: Directory,
+        limit_bytes: int,
+        seen: Callable[[StateHeader, Mapping[str, Any]], None] = lambda header, tensors: None,
+    ) -> None:
         self.directory = directory
         self.limit_bytes = limit_bytes
+        self.seen = seen
         self.kept: dict[str, _Kept] = {}
 
     async def receive(self, message: object) -> object:
@@ -69,6 +77,7 @@ class Checkpoints(Actor):
             zip(header.names, tensors, strict=True)
         )
         self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
+        self.seen(header, named)
         self._tell(header.request_id, checkpoint.seq, header.step)
         self._make_room()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 
 from epe.actors.trajectory import Trajectory
@@ -24,9 +25,10 @@ class InWork(dict[str, Trajectory]):
         self._begun: set[str] = set()
         self._waiting = Order()
         self._shown: set[str] = set()
-        # How many of each kind wait, by priority; and as what each of them was counted.
-        self._waiting_of: defaultdict[int, Counter[Kind]] = defaultdict(Counter)
-        self._counted: dict[str, tuple[int, Kind]] = {}
+        # All that want a lease: those that have begun, then larger priority first; of each turn how many of a kind.
+        self._turns = Order()
+        self._kinds: defaultdict[float, Counter[Kind]] = defaultdict(Counter)
+        self._counted: dict[str, tuple[float, Kind]] = {}
         self._num_came = 0
         self._places: dict[str, int] = {}
         self._touched: dict[str, None] = {}
@@ -59,28 +61,25 @@ class InWork(dict[str, Trajectory]):
         return len(self._waiting)
 
     def ahead_of(self, trajectory: Trajectory, *, limit: int) -> Ahead:
-        """What stands before the last one of its priority: those that have begun, and those that wait with at least
-        its priority, of which the first `limit` one by one."""
+        """What stands before the last one of its priority: those that have begun, then those that wait with at least
+        that priority; the first `limit` of them one by one."""
         self._settle()
-        own, priority = trajectory.request.id, trajectory.request.priority
-        counted = [
-            (name, *self._counted[name]) for name in self._waiting.first(limit) if name in self._counted
-        ]
-        first = {name: kind for name, theirs, kind in counted if theirs >= priority and name != own}
-        others = Counter({kind_of(trajectory.view): -1})
-        for theirs, kinds in self._waiting_of.items():
-            if theirs >= priority:
+        own_turn, own_kind = self._counted[trajectory.request.id]
+        first = [name for name in self._turns.first(limit) if self._counted[name][0] <= own_turn]
+        if first and first[-1] == trajectory.request.id:
+            return Ahead(first=[self[name].view for name in first[:-1]])
+        others = Counter({own_kind: -1})
+        for turn, kinds in self._kinds.items():
+            if turn <= own_turn:
                 others.update(kinds)
-        others.subtract(first.values())
-        begun = sorted(self._begun, key=self._places.__getitem__)
-        views = (self[name].view for name in (*begun, *first) if self[name].wants_lease)
-        return Ahead(first=tuple(views), others=+others)
+        others.subtract(self._counted[name][1] for name in first)
+        return Ahead(first=[self[name].view for name in first], others=+others)
 
     @property
-    def oldest(self) -> Trajectory:
+    def oldest(self) -> Trajectory | None:
         """The one that came first of those that have begun, else the first one that waits."""
         self._settle()
-        return self[min(self._begun, key=self._places.__getitem__, default="") or self._waiting.first(1)[0]]
+        return next((self[name] for name in self._turns.first(1)), None)
 
     def _settle(self) -> None:
         if self._touched:
@@ -106,15 +105,19 @@ class InWork(dict[str, Trajectory]):
             self._shown.discard(name)
 
     def _count(self, name: str, trajectory: Trajectory | None) -> None:
-        """Among those of its kind that wait, if it does."""
+        """In its turn, and among those of its kind, if it wants a lease."""
         if known := self._counted.pop(name, None):
-            priority, kind = known
-            self._waiting_of[priority][kind] -= 1
-            if not self._waiting_of[priority][kind]:
-                del self._waiting_of[priority][kind]
-        if trajectory is not None and not trajectory.lane and trajectory.wants_lease:
-            priority, kind = self._counted[name] = (trajectory.request.priority, kind_of(trajectory.view))
-            self._waiting_of[priority][kind] += 1
+            turn, kind = known
+            self._turns.drop(name)
+            self._kinds[turn][kind] -= 1
+            if not self._kinds[turn][kind]:
+                del self._kinds[turn][kind]
+        if trajectory is not None and trajectory.wants_lease:
+            turn = -math.inf if trajectory.lane else -trajectory.request.priority
+            kind = kind_of(trajectory.view)
+            self._counted[name] = (turn, kind)
+            self._turns.put(name, (turn, self._places[name]))
+            self._kinds[turn][kind] += 1
 
     def _fill_room(self) -> None:
         """Show as many of those that wait as there is room for."""

@@ -15,14 +15,14 @@ from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.geometry import over_planes
-from epe.messages import Lease, Request, Split, Stage
+from epe.messages import Keep, Lease, Request, Split, Stage
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.prediction import Ahead, predicted_finish_s
 from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
 
-# So many requests that wait are played one by one to tell when a new one will end; of the others only the sum counts.
+# So many requests are played one by one to tell when a new one will end; of those behind only the sum counts.
 MAX_PLAYED = 64
 
 
@@ -116,12 +116,25 @@ class Leasing:
 
     def next_leases(self, *, now_s: float) -> Iterator[Lease]:
         """What the policy wants to run next, entered in the books."""
-        view = self._view(self.trajectories.backlog, now_s=now_s, among=self.roster.available)
+        backlog = self._placeable(self.trajectories.backlog)
+        view = self._view(backlog, now_s=now_s, among=self.roster.available)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self.deciding.plan(view, known=self.trajectories.backlog.by_id):
                 names = (assignment.request_id, *assignment.partners)
                 if not self.ledger.may_break_under(names, self._ranks_of(assignment)):
                     yield from self._enter(assignment, now_s=now_s)
+
+    def _placeable(self, backlog: Sequence[TrajectoryView]) -> Sequence[TrajectoryView]:
+        """Without those whose steps have no memory on the few ranks that are there: they wait for the others."""
+        num_there = len(self.roster.available) // self.settings.num_planes
+        if self.roster.is_complete and not self.roster.away:
+            return backlog
+        return tuple(
+            each
+            for each in backlog
+            if each.stage is not Stage.DENOISE
+            or each.workload.widths(self.settings.widths, limit=1)[0] <= num_there
+        )
 
     def next_opening_s(self, *, now_s: float) -> float | None:
         """When the next rank will be about to be free; None if nothing waits for it."""
@@ -138,7 +151,8 @@ class Leasing:
 
     def retry_s(self, *, now_s: float) -> float:
         """Seconds until the oldest request will end and make room."""
-        return self._finish_s(self.trajectories.oldest, Ahead(), now_s=now_s)
+        oldest = self.trajectories.oldest
+        return 0.0 if oldest is None else self._finish_s(oldest, Ahead(), now_s=now_s)
 
     def _finish_s(self, trajectory: Trajectory, ahead: Ahead, *, now_s: float) -> float:
         # Ranks that are away are on their way back: with none there, a finish is told as if all were.
@@ -197,9 +211,11 @@ class Leasing:
             leases.append(running.lease)
         return leases
 
-    def _keeps(self, trajectory: Trajectory) -> bool:
-        """Whether the state that its next lease ends with goes to the leader."""
-        return self.settings.checkpoints and trajectory.for_client and trajectory.stage is not Stage.DECODE
+    def _keeps(self, trajectory: Trajectory) -> Keep:
+        """What of the state that its next lease ends with goes to the leader."""
+        if not self.settings.checkpoints or not trajectory.for_client or trajectory.stage is Stage.DECODE:
+            return "none"
+        return "whole" if trajectory.lost_checkpoint else "changes"
 
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
         """Of a lane, in all planes; encoding and decoding are work in the first one."""

@@ -9,6 +9,7 @@ from itertools import count
 
 from epe.messages import (
     Failure,
+    Keep,
     Lane,
     LaneAtWork,
     Lease,
@@ -116,7 +117,7 @@ class Ledger:
         transfers: tuple[Transfer, ...],
         now_s: float,
         expected_s: float,
-        checkpoint: bool = False,
+        checkpoint: Keep = "none",
         ready_s: float | None = None,
         limit_s: float = math.inf,
         batch_size: int = 1,

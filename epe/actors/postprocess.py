@@ -9,6 +9,7 @@ from typing import Any
 from epe.actors.core import Actor
 from epe.actors.directory import Directory
 from epe.actors.outcome import failure_of
+from epe.errors import Overloaded
 from epe.messages import Artifact, Decoded, Encoded, Received, Stage
 from epe.transport.link import Parcel
 
@@ -21,6 +22,8 @@ class Postprocess(Actor):
     """One for each leader. The planner bounds what waits here: pictures that are being encoded count as in work."""
 
     inbox = 1024
+    # Between two tries to hand on what a full mailbox has not taken.
+    PAUSE_S = 0.05
 
     def __init__(self, *, directory: Directory, encode: Encode, run_elsewhere: RunElsewhere) -> None:
         self.directory = directory
@@ -31,7 +34,6 @@ class Postprocess(Actor):
     async def receive(self, message: object) -> None:
         match message:
             case Parcel(message=Decoded() as decoded, tensors=(pixels,)):
-                self.ref(self.directory.planner).tell(Received(request_id=decoded.request_id))
                 task = asyncio.get_running_loop().create_task(self._finish(decoded, pixels))
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
@@ -41,6 +43,7 @@ class Postprocess(Actor):
             task.cancel()
 
     async def _finish(self, decoded: Decoded, pixels: Any) -> None:
+        await self._tell(self.directory.planner, Received(request_id=decoded.request_id))
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
         failure = None
@@ -50,8 +53,14 @@ class Postprocess(Actor):
             failure = failure_of(error, stage=Stage.FINISH)
         else:
             raw = (pixels,) if not artifact.data else ()
-            self.ref(self.directory.desk).tell(Parcel(artifact, raw))
-        seconds = loop.time() - begin_s
-        self.ref(self.directory.planner).tell(
-            Encoded(request_id=decoded.request_id, seconds=seconds, failure=failure)
-        )
+            await self._tell(self.directory.desk, Parcel(artifact, raw))
+        encoded = Encoded(request_id=decoded.request_id, seconds=loop.time() - begin_s, failure=failure)
+        await self._tell(self.directory.planner, encoded)
+
+    async def _tell(self, address: str, message: Any) -> None:
+        """Tell it, when there is room: without these messages a request would never end."""
+        while True:
+            try:
+                return self.ref(address).tell(message)
+            except Overloaded:
+                await asyncio.sleep(self.PAUSE_S)

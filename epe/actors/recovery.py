@@ -52,7 +52,7 @@ def goes_leaner(trajectory: Trajectory, running: Running, *, widths: tuple[int, 
     False if it has to fail: it was no step, there is no wider lane, or that was tried."""
     lease, width = running.lease, len(running.lease.plane)
     ran_out = running.cause.failure.kind is FailureKind.OUT_OF_MEMORY
-    if not ran_out or lease.stage is not Stage.DENOISE or trajectory.is_leaner:
+    if not ran_out or lease.batch_size > 1 or lease.stage is not Stage.DENOISE or trajectory.is_leaner:
         return False
     if not any(each > width for each in trajectory.workload.widths(widths, limit=max(widths))):
         return False

@@ -58,6 +58,8 @@ class Trajectory:
         self.alone = False
         self.traces: set[int] = set()
         self.checkpoint_step: int | None = None
+        # The leader has let go what it had, so that a change alone would be of no use to it.
+        self.lost_checkpoint = False
         self.leases: deque[Running] = deque()
         self._ending: Failure | None = None
         self.encoded: Encoded | None = None
@@ -165,6 +167,7 @@ class Trajectory:
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         self.first_seq = self.first_seq or lease.seq
+        self.lost_checkpoint = self.lost_checkpoint and lease.checkpoint != "whole"
         self.lane = lease.plane
         self.traces |= set(lease.lane.ranks)
         self._go_on_after(lease)
@@ -238,6 +241,7 @@ class Trajectory:
         if self.first_seq is None or message.seq < self.first_seq:
             return False
         self.checkpoint_step = message.step
+        self.lost_checkpoint = message.step is None
         return True
 
     def lose(self, rank: int) -> None:

@@ -21,6 +21,7 @@ from epe.messages import (
     Lease,
     LeaseDone,
     LeaseFailed,
+    Palette,
     RankReady,
     Stop,
     Transfer,
@@ -60,8 +61,8 @@ class Device(Protocol):
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
         """The state of a request at the boundary before `step`, once it is there; raises `Gone` if it never will be."""
 
-    def pack(self, state: Any) -> asyncio.Future[Parcel]:
-        """A state in host memory, without what an earlier pack of the request has brought out already."""
+    def pack(self, state: Any, *, whole: bool) -> asyncio.Future[Parcel]:
+        """A state in host memory, if not `whole` without what an earlier pack of the request has brought out."""
 
     def drop(self, request_ids: tuple[str, ...]) -> None:
         """Free what is held of these requests."""
@@ -76,6 +77,7 @@ class Loaded:
 
     device: Device
     ready: RankReady
+    palette: Palette | None = None
 
 
 class Worker(Actor):
@@ -111,9 +113,11 @@ class Worker(Actor):
 
     async def receive(self, message: object) -> object:
         match message:
-            case Loaded(device=device, ready=ready):
+            case Loaded(device=device, ready=ready, palette=palette):
                 self.device = device
                 self.ref(self.directory.planner).tell(ready)
+                if palette is not None:
+                    self.ref(self.directory.desk).tell(palette)
             case Lease():
                 self._lease(message)
             case Fetch(request_id=request_id, step=step):
@@ -168,7 +172,7 @@ class Worker(Actor):
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
         if outcome.state is not None:
-            parcel = await self.device.pack(outcome.state)
+            parcel = await self.device.pack(outcome.state, whole=lease.checkpoint == "whole")
             checkpoint = Checkpoint(seq=lease.seq, header=parcel.message)
             self.ref(self.directory.checkpoints).tell(Parcel(checkpoint, parcel.tensors))
         if outcome.fatal:

@@ -73,12 +73,12 @@ class ThreadDevice:
         header, tensors = await asyncio.to_thread(self.adapter.export_state, state)
         return Parcel(msgspec.structs.replace(header, waited_s=waited_s), tensors)
 
-    def pack(self, state: State) -> asyncio.Future[Parcel]:
-        """As `export`, without the tensors that were in the pack before."""
-        return asyncio.ensure_future(self._pack(state))
+    def pack(self, state: State, *, whole: bool) -> asyncio.Future[Parcel]:
+        """As `export`, if not `whole` without the tensors that were in the pack before."""
+        return asyncio.ensure_future(self._pack(state, whole=whole))
 
-    async def _pack(self, state: State) -> Parcel:
-        before = self._brought_out.get(state.request.id, {})
+    async def _pack(self, state: State, *, whole: bool) -> Parcel:
+        before = {} if whole else self._brought_out.get(state.request.id, {})
         same = tuple(name for name, tensor in state.tensors.items() if before.get(name) is tensor)
         self._brought_out[state.request.id] = state.tensors
         fresh = {name: tensor for name, tensor in state.tensors.items() if name not in same}
@@ -156,7 +156,7 @@ class ThreadDevice:
         )
         if self.rank != lease.lane.head:
             return Outcome(report)
-        state = self.states.take(lease.request.id, work.next_step) if lease.checkpoint else None
+        state = self.states.take(lease.request.id, work.next_step) if lease.checkpoint != "none" else None
         return Outcome(report, _decoded(lease, work), state)
 
     def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:

@@ -19,7 +19,8 @@ from epe.jobs.folder import JobFolder
 from epe.launch.child import Child
 from epe.launch.environment import Placement, read_placement
 from epe.launch.gpus import count_gpus
-from epe.launch.parent import Limits, Parent
+from epe.launch.limits import Limits
+from epe.launch.parent import Parent
 from epe.launch.sockets import listen_for_http, listen_for_store
 from epe.launch.spec import ChildSpec, LogLevel
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
@@ -131,12 +132,11 @@ async def _live(
     async def start(spec: ChildSpec) -> Child:
         return await Child.start(spec, command=command, env=env)
 
-    parent = Parent(limits=limits, start=start)
+    parent = Parent(limits=limits, start=start, let_go=sockets.close)
     with parent.hearing_signals():
         try:
             for spec in specs:
                 parent.adopt(await start(spec))
-            sockets.close()  # a port that the leader closes must be closed: nobody waits at a deaf one
             return await parent.run()
         finally:
             await parent.kill_all()

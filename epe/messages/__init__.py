@@ -7,12 +7,14 @@ from epe.messages.events import (
     LaneAtWork,
     LayoutChanged,
     Live,
+    Palette,
     Predict,
     Predicted,
+    Preview,
     Turned,
     WidthCost,
 )
-from epe.messages.leases import Abandon, Drop, Fetch, Lane, Lease, Split, Stage, Stop, Transfer
+from epe.messages.leases import Abandon, Drop, Fetch, Keep, Lane, Lease, Split, Stage, Stop, Transfer
 from epe.messages.reports import (
     Checkpoint,
     Checkpointed,
@@ -77,6 +79,7 @@ WireMessage = (
     | LayoutChanged
     | Predict
     | Predicted
+    | Palette
     | Watch
     | Down
 )
@@ -104,6 +107,7 @@ __all__ = [
     "FailureKind",
     "Fetch",
     "Inspect",
+    "Keep",
     "Lane",
     "LaneAtWork",
     "LaneVisit",
@@ -113,9 +117,11 @@ __all__ = [
     "LeaseFailed",
     "Live",
     "OutputFormat",
+    "Palette",
     "PolicyStatus",
     "Predict",
     "Predicted",
+    "Preview",
     "Progress",
     "RankReady",
     "RankStatus",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
 from epe.messages.requests import Request
+
+Keep = Literal["none", "changes", "whole"]
 
 
 class Stage(StrEnum):
@@ -73,7 +76,8 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     batch: by `batch_size` leases of the same lane and number of steps, of which this is the one at `batch_place`; they
     follow each other in `seq`, and their ranks run them at once.
 
-    After one with `checkpoint` the head sends the state that it ends with to the leader.
+    After one with a `checkpoint` the head sends the state that it ends with to the leader: what has changed since it
+    last did, or the whole of it.
     """
 
     seq: int
@@ -85,7 +89,7 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
     num_steps: int = 0
     split: Split = Split()
     transfers: tuple[Transfer, ...] = ()
-    checkpoint: bool = False
+    checkpoint: Keep = "none"
     batch_size: int = 1
     batch_place: int = 0
 

@@ -11,7 +11,7 @@ from epe.actors.core import ActorSystem
 from epe.actors.directory import Directory
 from epe.actors.worker import Ending
 from epe.config.stage import Stage
-from epe.errors import StartFailed
+from epe.errors import EpeError, StartFailed
 from epe.jobs.jobs import Jobs
 from epe.jobs.retention import Limits
 from epe.jobs.sqlite import SqliteStore
@@ -77,6 +77,8 @@ class LeaderProcess:
         )
         await self.jobs.open()
         self._door = asyncio.create_task(self._watch_door(store, self.link))
+        self._door.add_done_callback(self._door_fell)
+        self.link.failure.add_done_callback(lambda failure: self._fail(failure.result()))
         return self.leader, self.jobs
 
     async def _watch_door(self, store: Store, link: RpcLink) -> None:
@@ -84,7 +86,18 @@ class LeaderProcess:
         while True:
             await asyncio.sleep(DOOR_S)
             if link.has_lost:
-                await link.readmit(store)
+                try:
+                    await link.readmit(store)
+                except (
+                    RuntimeError,
+                    EpeError,
+                ) as error:  # Of torch's store or agent: the rank may knock again.
+                    log.error("door.jammed", reason=str(error))
+
+    def _door_fell(self, door: asyncio.Task[None]) -> None:
+        """Without it no rank comes back."""
+        if not door.cancelled() and (error := door.exception()):
+            self._fail(f"the door for ranks that come back has failed: {error!r}")
 
     async def drain(self, *, reason: str) -> bool:
         """Let what was taken end within `service.drain_s`; False if something was left."""
@@ -124,10 +137,14 @@ class LeaderProcess:
             self.jobs.resume()
         if self.jobs is not None and phase == "failed":
             self.jobs.suspend()
-        if phase == "failed" and not self.failure.done():
-            self.failure.set_result(reason)
+        if phase == "failed":
+            self._fail(reason)
         for watcher in self._watchers:
             watcher(phase)
+
+    def _fail(self, reason: str) -> None:
+        if not self.failure.done():
+            self.failure.set_result(reason)
 
 
 async def _open_jobs(stage: Stage) -> JobStore:
@@ -157,9 +174,10 @@ async def run_rank(
     link = await _open_link(system, seat.store, seat.epoch, node, directory, life=seat.life)
     try:
         rank = Rank(system, seat=seat, directory=directory)
+        link.failure.add_done_callback(lambda failure: rank.fail(failure.result()))
         joined()
-        await rank.load(stage)
-        beating = asyncio.create_task(_beat(beat))
+        await rank.load(stage, fits_palette=seat.rank == 0)
+        beating = asyncio.create_task(keep_beating(beat))
         ending = await rank.stopped_by
         beating.cancel()
         await rank.close()
@@ -168,7 +186,8 @@ async def run_rank(
         await link.close()
 
 
-async def _beat(beat: Callable[[], None]) -> None:
+async def keep_beating(beat: Callable[[], None]) -> None:
+    """Tell again and again that this loop turns."""
     while True:
         beat()
         await asyncio.sleep(BEAT_S)

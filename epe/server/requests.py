@@ -21,7 +21,7 @@ from epe.server.reply import DrawnAs, drawn_as
 from epe.server.service import CLIENT, SERVICE
 from epe.transport.wire import error_from_wire
 
-JobStatus = Literal["queued", "running", "finished", "failed", "cancelled", "expired"]
+JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled", "expired"]
 
 
 class KeptPicture(Struct, frozen=True, kw_only=True):
@@ -115,9 +115,9 @@ def reply_of(job: Job, jobs: Jobs) -> JobReply:
 def _status_of(job: Job) -> JobStatus:
     match job.state:
         case JobState.OPEN:
-            return "running" if job.begun else "queued"
+            return "in_progress" if job.begun else "queued"
         case JobState.FINISHED:
-            return "finished"
+            return "completed"
         case JobState.CANCELLED:
             return "cancelled"
         case JobState.EXPIRED:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from msgspec.structs import replace
+
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import EpeError, Gone, OutOfMemory
@@ -101,6 +103,7 @@ class SimulatedDevice:
         self.world = world
         self.steps: dict[str, int] = {}
         self.ended: set[str] = set()
+        self._packed: set[str] = set()
         self._waiting: list[tuple[str, int, float, asyncio.Future[Parcel]]] = []
         self._gathered: list[_Order] = []
         self._last: asyncio.Future[None] | None = None
@@ -125,9 +128,14 @@ class SimulatedDevice:
         self._serve()
         return waiting
 
-    def pack(self, state: Any) -> asyncio.Future[Parcel]:
+    def pack(self, state: Any, *, whole: bool) -> asyncio.Future[Parcel]:
+        names: tuple[str, ...] = ("prompt", "latents")
+        unchanged = names[:1] if state.request_id in self._packed and not whole else ()
+        self._packed.add(state.request_id)
+        names = tuple(name for name in names if name not in unchanged)
         packed: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
-        packed.set_result(Parcel(state))
+        header = replace(state, names=names, unchanged=unchanged)
+        packed.set_result(Parcel(header, tuple(memoryview(bytes(64)) for _ in names)))
         return packed
 
     def abandon(self, lane: Lane) -> None:
@@ -144,6 +152,7 @@ class SimulatedDevice:
     def drop(self, request_ids: tuple[str, ...]) -> None:
         for request_id in request_ids:
             self.steps.pop(request_id, None)
+            self._packed.discard(request_id)
             self.ended.add(request_id)
         self._serve()
 
@@ -167,7 +176,7 @@ class SimulatedDevice:
 
     def _outcome(self, lease: Lease, seconds: float) -> Outcome:
         state = None
-        if lease.checkpoint and self.rank == lease.lane.head:
+        if lease.checkpoint != "none" and self.rank == lease.lane.head:
             step = lease.first_step + lease.num_steps
             state = StateHeader(request_id=lease.request.id, step=step, names=())
         return Outcome(self._done(lease, seconds), self._decoded(lease), state)

@@ -17,6 +17,7 @@ from torch.distributed import PrefixStore, Store, rpc
 
 from epe.errors import StartFailed
 from epe.transport.guard import guard, unguard
+from epe.transport.listener import forget_listeners, watch_listeners
 
 _POLL_S = 0.005
 # torch's own keys: who has joined, and whose turn it is to join.
@@ -76,7 +77,7 @@ def join(
         raise StartFailed("torch RPC is already in use in this process; close the old link first")
     guard(endpoint, joining=True)
     try:
-        _start(store, membership)
+        watch_listeners(lambda: _start(store, membership))
         if present is None:
             _await_members(store.clone(), membership)
     except RuntimeError as error:
@@ -118,6 +119,7 @@ def leave() -> None:
     """Stop the agent, if there is one. Never graceful: that waits for every member, the dead ones included."""
     if rpc.api._is_current_rpc_agent_set():
         rpc.shutdown(graceful=False)
+    forget_listeners()
     unguard()
 
 

@@ -6,8 +6,10 @@ the members that wait on this rank.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Literal
 
@@ -151,7 +153,7 @@ class Groups:
     def _build(self, lane: Lane, name: str) -> GroupExchange:
         position = lane.ranks.index(self._rank)
         self._meet(lane, PrefixStore(f"{name}/here", self._store))
-        return GroupExchange(lane, position=position, wires=self._wires(name, position, lane.width))
+        return GroupExchange(lane, position=position, wires=self._connect(lane, name, position))
 
     def _meet(self, lane: Lane, store: Store) -> None:
         """Wait until all members are here: building a group blocks until they are, and nothing could end that."""
@@ -159,18 +161,39 @@ class Groups:
         store.set(here[self._rank], "1")
         end_s = time.monotonic() + self._timeout_s
         while not store.check(list(here.values())):
-            if self._closed or lane.incarnation < self._next_incarnation[lane.ranks]:
-                raise Gone(f"lane {lane.ranks} (incarnation {lane.incarnation}) was given up before all came")
+            self._check_wanted(lane)
             if time.monotonic() > end_s:
                 missing = [rank for rank, key in here.items() if not store.check([key])]
                 raise RuntimeError(f"ranks {missing} did not come within {self._timeout_s:g} s")
             time.sleep(_POLL_S)
 
-    def _wires(self, name: str, position: int, width: int) -> Wires:
+    def _check_wanted(self, lane: Lane) -> None:
+        if self._closed or lane.incarnation < self._next_incarnation[lane.ranks]:
+            raise Gone(f"lane {lane.ranks} (incarnation {lane.incarnation}) was given up before all came")
+
+    def _connect(self, lane: Lane, name: str, position: int) -> Wires:
         store = PrefixStore(name, self._store)
-        if self._gloo_device is not None:
-            return GlooWires(store, position, width, timeout_s=self._timeout_s, device=self._gloo_device)
-        return NcclWires(store, position, width, timeout_s=self._timeout_s, device=self._device)
+        if self._gloo_device is None:
+            return NcclWires(store, position, lane.width, timeout_s=self._timeout_s, device=self._device)
+        device = self._gloo_device
+
+        def connect() -> Wires:
+            return GlooWires(store, position, lane.width, timeout_s=self._timeout_s, device=device)
+
+        return self._unless_given_up(lane, connect)
+
+    def _unless_given_up(self, lane: Lane, connect: Callable[[], Wires]) -> Wires:
+        """Connect in another thread, which is left alone when the lane is given up: a member may have died since it
+        was here, and gloo would wait for it until its time limit."""
+        connected: Future[Wires] = Future()
+        threading.Thread(target=_settle, args=(connected, connect), name="connect", daemon=True).start()
+        try:
+            while not wait([connected], timeout=_POLL_S).done:
+                self._check_wanted(lane)
+        except Gone:
+            connected.add_done_callback(_close_wires)
+            raise
+        return connected.result()
 
     def _forget_unused(self, seq: int) -> None:
         oldest = seq - self._keep_leases
@@ -183,3 +206,16 @@ class Groups:
         held = self._held.pop(ranks, None)
         if held is not None:
             held.close()
+
+
+def _settle(future: Future[Wires], connect: Callable[[], Wires]) -> None:
+    try:
+        future.set_result(connect())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _close_wires(connected: Future[Wires]) -> None:
+    """Of a lane that nobody wants any more."""
+    if connected.exception() is None:
+        connected.result().close()

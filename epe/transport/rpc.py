@@ -22,6 +22,7 @@ from epe.telemetry.log import get_logger
 from epe.transport import agent, door
 from epe.transport.guard import check_seam, guard
 from epe.transport.link import Receiver
+from epe.transport.listener import still_listens
 from epe.transport.packing import Packed, pack, unpack
 from epe.transport.store import interface_of
 from epe.transport.wire import Codec, WireError, error_from_wire, error_to_wire
@@ -66,7 +67,11 @@ _LET_IN_S = 20.0
 
 
 class RpcLink:
-    """A `Link` to the other members of one epoch. Use `open`; it belongs to the loop that opened it."""
+    """A `Link` to the other members of one epoch. Use `open`; it belongs to the loop that opened it.
+
+    `failure` is completed, with the reason, when those that come could not reach this process: it should end, and its
+    next life will be reached.
+    """
 
     def __init__(self, receiver: Receiver, *, epoch: int, node: str, codec: Codec) -> None:
         self.epoch = epoch
@@ -81,6 +86,7 @@ class RpcLink:
         self._answers: set[asyncio.Task[None]] = set()
         self._asked: set[asyncio.Future[Packed]] = set()
         self._closed = False
+        self.failure: asyncio.Future[str] = self._loop.create_future()
 
     @classmethod
     async def open(
@@ -133,6 +139,8 @@ class RpcLink:
         A node that does not come in within `timeout_s` may knock again in its next life.
         """
         knocks = await asyncio.to_thread(door.knocks, store, tuple(self._lost))
+        if knocks and not self._can_be_reached():
+            return
         for node, life in knocks.items():
             await self._readmit(store, node, life, timeout_s=timeout_s)
 
@@ -234,8 +242,10 @@ class RpcLink:
             case Kind.ASK:
                 self._take_ask(target, sender, packed, answered)
             case Kind.STRIKE_OFF:
-                self._strike_off(target)
-                answered.set_result(())
+                # Without an answer: a process that cannot be reached is about to end.
+                if self._can_be_reached():
+                    self._strike_off(target)
+                    answered.set_result(())
             case Kind.ADMIT:
                 self._admit(target, sender)
                 answered.set_result(())
@@ -284,6 +294,15 @@ class RpcLink:
         if self._unguarded is not None:
             self._unguarded.cancel()
         self._unguarded = self._loop.call_later(_UNGUARDED_S, self._close_door)
+
+    def _can_be_reached(self) -> bool:
+        """Whether a newcomer could connect to this process."""
+        reachable = still_listens()
+        if not reachable and not self.failure.done():
+            self.failure.set_result(
+                "its listener was closed by a broken connection, so that no rank could come back"
+            )
+        return reachable
 
     def _admit(self, node: str, name: str) -> None:
         self._workers[node] = agent.worker_of(name)

@@ -11,7 +11,7 @@ from epe.actors.checkpoints import Checkpoints
 from epe.actors.core import ActorSystem
 from epe.actors.directory import CHECKPOINTS, PLANNER, Directory
 from epe.errors import Gone
-from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
+from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, Stage, StateHeader
 from epe.simulator.virtual_time import run
 from epe.transport.link import Parcel
 from tests.actors.cluster import Cluster, request
@@ -85,6 +85,30 @@ def test_an_earlier_state_that_comes_late_does_not_replace_a_later_one():
         assert [each.step for each in told] == [3]
 
     with_checkpoints(scene)
+
+
+def test_a_request_whose_checkpoint_was_dropped_for_memory_gets_another_one():
+    async def main() -> None:
+        cluster = Cluster(world_size=1, survives=True)
+        desk = await cluster.start()
+        cluster.kept.limit_bytes = 1
+        handle = await desk.submit(request("a", size=512, steps=30))
+        while not cluster.planner.trajectories["a"].lost_checkpoint:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.001)
+        cluster.kept.limit_bytes = 2**20
+        while "a" not in cluster.kept.kept:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.001)
+        cluster.kill(0)
+        await asyncio.sleep(0.5)
+        await cluster.bring_back(0)
+        assert (await handle.result()).data == b"png"
+        encodes = [lease for _, _, lease in cluster.world.visits if lease.stage is Stage.ENCODE]
+        assert len(encodes) == 1, "it went on from its checkpoint"
+        await asyncio.sleep(1)
+        cluster.check_clean()
+        await cluster.stop()
+
+    run(main(), limit_s=600)
 
 
 def test_the_late_state_of_an_earlier_request_does_not_cost_a_later_one_of_its_name_its_own():

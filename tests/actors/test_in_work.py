@@ -76,5 +76,10 @@ def check_counts(books: InWork) -> None:
             ahead = books.ahead_of(last, limit=limit)
             played = Counter(kind_of(view) for view in ahead.first)
             assert Counter(ahead.others) + played == Counter(kind_of(each.view) for each in (*begun, *before))
-            assert len(ahead.first) <= len(begun) + limit
-    assert not books or books.oldest is next((each for each in books.values() if each.lane), books.oldest)
+            assert [view.request_id for view in ahead.first] == in_turn(begun, before)[:limit]
+    assert books.oldest is (books[in_turn(begun, waiting)[0]] if begun or waiting else None)
+
+
+def in_turn(begun: list[Trajectory], waiting: list[Trajectory]) -> list[str]:
+    ordered = [*begun, *sorted(waiting, key=lambda each: -each.request.priority)]
+    return [each.request.id for each in ordered]

@@ -12,6 +12,7 @@ from epe.errors import BadRequest, Gone
 from epe.execution.device import ThreadDevice
 from epe.execution.run import SoloLanes
 from epe.messages import FailureKind, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
+from epe.models.contract import State
 from epe.transport.link import Parcel
 from tests.execution.counting import CountingAdapter, request
 
@@ -194,3 +195,22 @@ async def test_an_adapter_that_draws_one_at_a_time_refuses_a_batch(device):
         await device.submit(lease(seq, Stage.ENCODE, name=name), None)
     outcomes = await asyncio.gather(*(device.submit(each, None) for each in batch(2, "a", "b")))
     assert "draws one request at a time" in outcomes[0].report.failure.message
+
+
+async def test_a_checkpoint_brings_out_what_has_changed_or_the_whole_where_it_was_lost(device):
+    prompt = torch.zeros(3)
+    states = [
+        State(request=request(), step=step, tensors={"prompt": prompt, "latents": torch.full((2,), step)})
+        for step in range(3)
+    ]
+    device.adapter.export_state = lambda state: (
+        StateHeader(request_id="a", step=state.step, names=tuple(state.tensors)),
+        tuple(state.tensors.values()),
+    )
+    first, change, whole = [
+        (await device.pack(state, whole=whole)).message
+        for state, whole in zip(states, (False, False, True), strict=True)
+    ]
+    assert (first.names, first.unchanged) == (("prompt", "latents"), ())
+    assert (change.names, change.unchanged) == (("latents",), ("prompt",))
+    assert (whole.names, whole.unchanged) == (("prompt", "latents"), ())

@@ -49,8 +49,17 @@ class Process:
     @property
     def rank(self) -> int | None:
         """The rank of a service that it is."""
-        found = re.search(rb'"rank":(\d+)', (PROC / str(self.pid) / "environ").read_bytes())
+        try:
+            environment = (PROC / str(self.pid) / "environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        found = re.search(rb'"rank":(\d+)', environment)
         return int(found[1]) if found else None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is the leader of a service."""
+        return b'"role":"leader"' in (PROC / str(self.pid) / "environ").read_bytes()
 
     @property
     def command(self) -> str:

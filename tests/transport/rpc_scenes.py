@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from torch.distributed import rpc
 
 from epe.errors import BadRequest, Gone, NonFinite, Overloaded, Refused, StartFailed
 from epe.messages import Cancel, Drain, Drop, Inspect, StateHeader
-from epe.transport import agent, door
+from epe.transport import agent, door, listener
 from epe.transport.link import Parcel
 from epe.transport.rpc import Kind, RpcLink, deliver
 from epe.transport.store import interface_of
@@ -425,6 +427,61 @@ def two_are_lost(context: RankContext) -> Any:
         return True
 
     return play(context, scene)
+
+
+def one_cannot_be_reached(context: RankContext) -> Any:
+    """`r0` listens no more; when `r1` comes back that is found, and `r0` comes back too."""
+
+    async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
+        await settle(link, context)
+        if link.node == "leader":
+            back = ["back/r0", "back/r1"]
+            async with asyncio.timeout(60):
+                while not context.store.check(back):
+                    await link.readmit(context.store)
+                    await asyncio.sleep(0.01)
+            return [await link.ask(f"w@{peer}", "x@leader", Inspect(), 5.0) for peer in ("r0", "r1")]
+        reason = ""
+        if link.node == "r0":
+            await asyncio.to_thread(break_listener)
+            context.store.set("deaf/r0", "1")
+            async with asyncio.timeout(60):
+                reason = await link.failure
+        await until_all(context, ["deaf/r0"])
+        await link.close()
+        again = await come_back(link, desk, context)
+        context.store.set(f"back/{link.node}", "1")
+        await until_all(context, ["done4/leader"])
+        await again.close()
+        return reason
+
+    return play(context, scene)
+
+
+def break_listener() -> None:
+    """As a scan of ports does, or a peer that dies while it connects."""
+    rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    port = next(int(row[1].rpartition(":")[2], 16) for row in rows if row[9] in listener._listeners)
+    while listener.still_listens():
+        with contextlib.suppress(ConnectionError):
+            socket.create_connection(("127.0.0.1", port)).close()
+        time.sleep(0.01)
+
+
+async def come_back(link: RpcLink, desk: Desk, context: RankContext) -> RpcLink:
+    """In a later life: one that meets a peer who is about to end does not come in."""
+    for life in range(1, 6):
+        with contextlib.suppress(Gone, StartFailed):
+            return await RpcLink.open(
+                desk,
+                store=context.store,
+                epoch=link.epoch,
+                node=link.node,
+                members=NODES,
+                life=life,
+                timeout_s=20.0,
+            )
+    raise AssertionError(f"{link.node} did not come back")
 
 
 def die_in_the_door(context: RankContext, epoch: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import PrefixStore
 
 from epe.errors import Gone
 from epe.messages import Lane
@@ -56,6 +57,21 @@ def given_up_while_it_comes_together(context: RankContext) -> tuple[str, float]:
     with pytest.raises(Gone) as caught:
         groups.exchange(lane)
     with pytest.raises(Gone, match="was dropped"):
+        groups.exchange(lane)
+    groups.close()
+    return str(caught.value), time.monotonic() - begin_s
+
+
+def given_up_while_it_connects(context: RankContext) -> tuple[str, float]:
+    """The other member was here, and died before it connected; another thread gives the lane up."""
+    if context.rank != 0:
+        return "", 0.0
+    groups = context.groups(timeout_s=60.0)
+    lane = Lane(ranks=(0, 1))
+    PrefixStore("0.1/0/lease0/here", PrefixStore("groups0", context.store)).set("1", "1")
+    threading.Timer(0.5, groups.drop, (lane,)).start()
+    begin_s = time.monotonic()
+    with pytest.raises(Gone) as caught:
         groups.exchange(lane)
     groups.close()
     return str(caught.value), time.monotonic() - begin_s
@@ -331,6 +347,13 @@ def test_a_lane_whose_other_members_do_not_come_is_gone_after_the_time_limit(wor
 @pytest.mark.world
 def test_a_lane_that_waits_for_a_member_that_is_gone_can_be_given_up(world: World) -> None:
     text, waited_s = world.run(given_up_while_it_comes_together)[0]
+    assert "given up before all came" in text
+    assert waited_s < 30
+
+
+@pytest.mark.world
+def test_a_lane_whose_member_died_before_it_connected_can_be_given_up(world: World) -> None:
+    text, waited_s = world.run(given_up_while_it_connects)[0]
     assert "given up before all came" in text
     assert waited_s < 30
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from torch.distributed import rpc
 
@@ -114,6 +116,16 @@ def test_a_node_that_was_lost_comes_back_again_and_again_while_the_others_talk_o
 @pytest.mark.world
 def test_of_two_that_are_lost_at_once_each_comes_back_also_after_it_died_in_the_door(world: World) -> None:
     assert world.run(scenes.two_are_lost)[:3] == [[True, True], True, True]
+
+
+@pytest.mark.world
+@pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="only Linux can tell who listens")
+def test_a_node_that_newcomers_cannot_reach_is_found_when_one_comes_and_comes_back_itself(
+    world: World,
+) -> None:
+    answers, reason, _ = world.run(scenes.one_cannot_be_reached)[:3]
+    assert answers == [True, True]
+    assert "its listener was closed by a broken connection" in reason
 
 
 @pytest.mark.world

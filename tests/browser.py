@@ -109,7 +109,7 @@ class Tab:
         """The first value of an expression that counts as true."""
         try:
             async with asyncio.timeout(WITHIN_S):
-                while not (value := await self.run(condition)):
+                while not (value := await self.run(condition)):  # noqa: ASYNC110  a page has no event for all
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"in vain: {condition}\n{await self.text('body')}") from None

@@ -178,6 +178,20 @@ async def test_a_kept_request_is_chosen_with_the_keyboard_and_cancelled(tab, cli
     await until(lambda: engine.cancelled == [name])
 
 
+async def test_predicted_and_actual_stand_side_by_side_at_the_end(tab, engine):
+    one = admit(engine, "one", num_steps=4)
+    layout(engine, one=(0, 1))
+    await tab.click("#queue button")
+    await tab.reads("#detail-facts", "denoise on ranks 0–1 (2 wide), step 0 of 4")
+    layout(engine)
+    depart(engine, one)
+    await tab.reads("#detail-facts", "finished, 3.0 s later than predicted")
+    await tab.reads("#detail-stretches", "0.5 s to 1.5 s: denoise, steps 1 to 4 on ranks 0–1 (2 wide)")
+    assert await tab.run("document.querySelectorAll('#detail-chart rect').length") == 3
+    assert await tab.run("document.querySelector('#detail-cancel').disabled")
+    assert (await tab.text("#ended")).split("\t")[1:] == ["finished", "unknown", "3.0 s", "2 wide"]
+
+
 async def test_a_field_that_is_wrong_is_named_and_has_the_focus(tab, engine):
     await tab.write("#prompt", "x")
     await tab.write("#size", "1000x1000")

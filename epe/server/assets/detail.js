@@ -2,7 +2,7 @@
 
 import { colourOf } from "./colours.js";
 import { draw, find, keep, list, make, say } from "./dom.js";
-import { stateText } from "./tables.js";
+import { lanesByRequest, stateText } from "./tables.js";
 import { clock, fromNow, laneText, seconds, shortId } from "./words.js";
 
 const CHART = { width: 600, height: 80 };
@@ -15,7 +15,7 @@ export function showDetail(world, { id, nowS, isMine }) {
   find("detail-hint").hidden = !find("detail").hidden;
   if (find("detail").hidden) return;
   const stretches = stretchesOf(world, request, nowS);
-  showFacts(request, nowS);
+  showFacts(request, { nowS, lane: lanesByRequest(world.history.now).get(id) });
   showChart(request, stretches, nowS);
   list(find("detail-stretches"), stretches.map((each, index) => ({ key: index, text: stretchText(each) })));
   const canCancel = request.account === undefined && (isMine || isKept(id));
@@ -49,11 +49,11 @@ function stretchText({ ranks, stage, startS, endS, first, number }) {
   return `${seconds(startS)} to ${seconds(endS)}: ${stage}${steps} on ${laneText(ranks)}`;
 }
 
-function showFacts(request, nowS) {
+function showFacts(request, { nowS, lane }) {
   const { created_at: createdS, predicted_s: predictedS, deadline_ms: deadlineMs, account } = request;
   const facts = [
     ["Request", request.id],
-    ["State", account === undefined ? stateText(request) : endText(request)],
+    ["State", account === undefined ? stateText(request, lane) : endText(request)],
     ["Came", clock(createdS)],
     ["Predicted", `${seconds(predictedS)} (${request.predicted_from})`],
     ["Taken", seconds(account?.total_s ?? nowS - createdS)],
@@ -65,8 +65,8 @@ function showFacts(request, nowS) {
   });
 }
 
-function endText({ status, kind, reason, account: { total_s: totalS, predicted_s: predictedS } }) {
-  if (status !== "completed") return `${kind}: ${reason}`;
+function endText({ kind, reason, account: { total_s: totalS, predicted_s: predictedS } }) {
+  if (kind !== undefined) return `${kind}: ${reason}`;
   const differenceS = totalS - predictedS;
   return `finished, ${seconds(Math.abs(differenceS))} ${differenceS < 0 ? "earlier" : "later"} than predicted`;
 }

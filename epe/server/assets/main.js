@@ -38,7 +38,7 @@ function choose(id, prefix = null) {
 function hear(event) {
   world.hear(event, localS());
   const { id } = event.data;
-  if (expected !== null && id?.startsWith(expected)) choose(id);
+  if (event.name === "request.admitted" && expected !== null && id.startsWith(expected)) choose(id);
   if (event.name === "request.progressed" && drawing.owns(id)) drawing.progressed(event.data);
 }
 

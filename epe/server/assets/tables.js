@@ -18,7 +18,8 @@ export function showQueue(world, { nowS, chosen, choose }) {
   say(find("queue-rest"), more > 0 ? `and ${more} more` : rows.length === 0 ? "Nothing is in work, and nothing waits." : "");
 }
 
-function lanesByRequest(stretches) {
+/** What each request at work has now: {stage, ranks}. */
+export function lanesByRequest(stretches) {
   const lanes = new Map();
   for (const { id, ranks, stage } of stretches) {
     lanes.set(id, { stage, ranks: [...(lanes.get(id)?.ranks ?? []), ...ranks] });
@@ -52,11 +53,11 @@ export function showEnded(world, { chosen, choose }) {
   });
 }
 
-function endedCells({ status, kind, account }) {
+function endedCells({ kind, account }) {
   const widths = account.visits.filter(({ stage }) => stage === "denoise").map(({ ranks }) => ranks.length);
   const changes = widths.filter((width, index) => width !== widths[index - 1]);
   return [
-    status === "completed" ? "finished" : kind,
+    kind ?? "finished",
     account.predicted_s > 0 ? seconds(account.predicted_s) : "unknown",
     seconds(account.total_s),
     changes.length === 0 ? "none" : `${changes.join(" → ")} wide`,

@@ -40,9 +40,9 @@ function queueCells(request, lane, nowS) {
 }
 
 /** In words: what a request is at. */
-export function stateText({ status, stage, step, num_inference_steps: numSteps }, lane) {
-  const steps = stage === "denoise" ? `, step ${step} of ${numSteps}` : "";
-  if (lane !== undefined) return `${lane.stage} on ${laneText(lane.ranks)}${lane.stage === "denoise" ? steps : ""}`;
+export function stateText({ status, stage, step = 0, num_inference_steps: numSteps }, lane) {
+  const steps = (lane?.stage ?? stage) === "denoise" && numSteps !== undefined ? `, step ${step} of ${numSteps}` : "";
+  if (lane !== undefined) return `${lane.stage} on ${laneText(lane.ranks)}${steps}`;
   return status === "queued" ? "waits" : `between two lanes${steps}`;
 }
 

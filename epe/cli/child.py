@@ -77,7 +77,7 @@ async def _lead(spec: ChildSpec, lifeline: Lifeline | None) -> int:
     # Weights may take minutes, and say nothing meanwhile.
     model_path = stage.factory_args.model_path
     log.info("service.began_loading", url=_url(spec), ranks=spec.world_size, model_path=model_path)
-    process = LeaderProcess(stage, trace_path=spec.trace_path)
+    process = LeaderProcess(stage, trace_path=spec.trace_path, timeline_path=spec.timeline_path)
     serving = asyncio.create_task(_serve(spec, stage, process, lifeline))
     ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

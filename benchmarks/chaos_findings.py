@@ -23,6 +23,8 @@ EVENTS = (
     "lease.ran",
     "rank.was_lost",
     "rank.became_ready",
+    "rank.was_quarantined",
+    "policy.replaced",
     "fault.struck",
     "lease.was_overdue",
 )
@@ -137,8 +139,13 @@ def at_s(event: Event) -> float:
 
 def judge(findings: Findings) -> Findings:
     """Fill in what was promised and not kept."""
-    findings.problems = [*_ends(findings), *_bits(findings), *_left(findings)]
+    findings.problems = [*_ends(findings), *_bits(findings), *_left(findings), *_faults_of_ours(findings)]
     return findings
+
+
+def _faults_of_ours(findings: Findings) -> Iterator[str]:
+    if replaced := list(findings.of("policy.replaced")):
+        yield f"the policy was replaced {len(replaced)} times, first for: {replaced[0]['fault']}"
 
 
 def _ends(findings: Findings) -> Iterator[str]:

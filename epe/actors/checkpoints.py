@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from epe.actors.core import Actor
 from epe.actors.directory import Directory
-from epe.errors import Gone
+from epe.errors import Gone, Overloaded
 from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
@@ -30,13 +32,20 @@ class _Kept:
 
 class Checkpoints(Actor):
     """One for each leader; holds at most `limit_bytes`. When that is not enough, the requests that have done the
-    fewest steps lose theirs first: to start them again costs least."""
+    fewest steps lose theirs first: to start them again costs least. `seen` is called with each state that comes."""
 
     inbox = 4096
 
-    def __init__(self, *, directory: Directory, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        directory: Directory,
+        limit_bytes: int,
+        seen: Callable[[StateHeader, Mapping[str, Any]], None] = lambda header, tensors: None,
+    ) -> None:
         self.directory = directory
         self.limit_bytes = limit_bytes
+        self.seen = seen
         self.kept: dict[str, _Kept] = {}
 
     async def receive(self, message: object) -> object:
@@ -69,6 +78,7 @@ class Checkpoints(Actor):
             zip(header.names, tensors, strict=True)
         )
         self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
+        self.seen(header, named)
         self._tell(header.request_id, checkpoint.seq, header.step)
         self._make_room()
 
@@ -84,7 +94,9 @@ class Checkpoints(Actor):
         self._tell(request_id, seq, None)
 
     def _tell(self, request_id: str, seq: int, step: int | None) -> None:
-        self.ref(self.directory.planner).tell(Checkpointed(request_id=request_id, seq=seq, step=step))
+        # A planner that has no room for it does with the checkpoint that it knows of, or with none.
+        with suppress(Overloaded):
+            self.ref(self.directory.planner).tell(Checkpointed(request_id=request_id, seq=seq, step=step))
 
     def _parcel(self, request_id: str, step: int) -> Parcel:
         kept = self.kept.get(request_id)

@@ -123,7 +123,7 @@ class Leasing:
 
     def _leases_with(self, weights: str, ranks: frozenset[int], *, now_s: float) -> Iterator[Lease]:
         """A picture is drawn with the weights that it was begun with, so each kind has a plan of its own."""
-        view = self._view(self._drawn_with(weights), now_s=now_s, among=ranks)
+        view = self._view(self._placeable(self._drawn_with(weights), ranks), now_s=now_s, among=ranks)
         if view.open_ranks and any(t.num_leases < MAX_LEASES for t in view.trajectories):
             for assignment in self.deciding.plan(view, known=self.trajectories.backlog.by_id):
                 names = (assignment.request_id, *assignment.partners)
@@ -141,6 +141,21 @@ class Leasing:
             for t in backlog
             if (own := self.trajectories[t.request_id].weights) == weights or (begins and own is None)
         ]
+
+    def _placeable(
+        self, backlog: Sequence[TrajectoryView], ranks: frozenset[int]
+    ) -> Sequence[TrajectoryView]:
+        """Without those whose steps have no memory on the few ranks that are there: they wait for the others."""
+        if len(ranks) == self.ledger.world_size:
+            return backlog
+        return tuple(each for each in backlog if self.has_room(each, ranks))
+
+    def has_room(self, trajectory: TrajectoryView, ranks: frozenset[int]) -> bool:
+        """Whether some lane of these ranks has the memory for what a request needs next."""
+        if trajectory.stage is not Stage.DENOISE:
+            return True
+        widest = len(self.ledger.whole_columns(ranks))
+        return trajectory.workload.widths(self.settings.widths, limit=1)[0] <= widest
 
     def next_opening_s(self, *, now_s: float) -> float | None:
         """When the next rank will be about to be free; None if nothing waits for it."""

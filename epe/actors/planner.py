@@ -233,21 +233,23 @@ class Planner(Actor):
         request goes on alone, since another one of it may be the cause; without memory, on a wider lane."""
         if ended.failed and not ended.broke:
             self.leasing.learning.failed(ended, trajectory.workload)
-            for rank, absence in blame(self.roster, ended):
-                log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
-            if ended.lease.batch_size > 1:
-                trajectory.alone = True
-            elif goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
-                log.warning(
-                    "request.goes_leaner", request=trajectory.request.id, barred=trajectory.workload.barred
-                )
+            if goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
+                barred = trajectory.workload.barred
+                log.warning("request.goes_leaner", request=trajectory.request.id, barred=barred)
             else:
-                trajectory.failed(ended)
-                return
+                self._blame(ended)
+                if ended.lease.batch_size == 1:
+                    trajectory.failed(ended)
+                    return
+                trajectory.alone = True
         if ended.failed and not ended.has_run:
             trajectory.broke(ended)
         else:
             self._ran(trajectory, ended)
+
+    def _blame(self, ended: Running) -> None:
+        for rank, absence in blame(self.roster, ended):
+            log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
 
     def _ran(self, trajectory: Trajectory, running: Running) -> None:
         self._drop(trajectory, trajectory.ran(running, now_s=self.now_s, lost=self.roster.gone))
@@ -376,11 +378,12 @@ class Planner(Actor):
             log.warning("rank.was_lost", rank=rank, reason=reason, request=loss.request_id)
         else:
             log.info("rank.was_restarted", rank=rank)
+        if loss.lease is not None:
+            self.trajectories[loss.lease.request.id].lost_leases.add(loss.lease.seq)
         for other, abandon in loss.abandoned:
             self.ref(self.directory.worker(other)).tell(abandon)
         for trajectory in self.trajectories.values():
             trajectory.lose(rank)
-            trajectory.num_lost_ranks += trajectory.request.id == loss.request_id
         for report in loss.reports:
             self._report(report)
         self._outlive()

@@ -114,7 +114,11 @@ class Upkeep:
             not self._has_others(rank)
             and bool(self.ledger.whole_columns(self.roster.available))
             and weights != self._weights
-            and any(trajectory.weights == weights for trajectory in self.leasing.trajectories.values())
+            and any(
+                trajectory.weights == weights
+                and self.leasing.has_room(trajectory.view, self.roster.available)
+                for trajectory in self.leasing.trajectories.values()
+            )
         )
 
     def _end(self, event: str) -> None:

@@ -27,7 +27,7 @@ from epe.launch.lifeline import Lifeline
 from epe.launch.parent import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
 from epe.runtime.rank import Seat
-from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, run_rank
+from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, keep_beating, run_rank
 from epe.server.app import make_app, serve
 from epe.server.settings import HttpSettings, http_settings, is_loopback
 from epe.telemetry.log import configure, get_logger
@@ -41,7 +41,7 @@ def main() -> None:
     spec = read_spec(os.environ)
     lifeline = _hold(spec)
     configure(level=spec.log_level, node="leader" if spec.rank is None else f"r{spec.rank}")
-    uvloop.run(_to_the_end(spec, _lead(spec) if spec.role == "leader" else _draw(spec, lifeline)))
+    uvloop.run(_to_the_end(spec, _lead(spec, lifeline) if spec.role == "leader" else _draw(spec, lifeline)))
 
 
 async def _to_the_end(spec: ChildSpec, work: Coroutine[Any, Any, int]) -> NoReturn:
@@ -69,7 +69,7 @@ def _hold(spec: ChildSpec) -> Lifeline | None:
     return lifeline
 
 
-async def _lead(spec: ChildSpec) -> int:
+async def _lead(spec: ChildSpec, lifeline: Lifeline | None) -> int:
     """The leader: forms the world, serves, and drains when it is told to end."""
     asked = _hear_sigterm()
     stage = load_stage(spec.stage_path)
@@ -78,8 +78,13 @@ async def _lead(spec: ChildSpec) -> int:
     # Weights may take minutes, and say nothing meanwhile.
     model_path = stage.factory_args.model_path
     log.info("service.began_loading", url=_url(spec), ranks=spec.world_size, model_path=model_path)
-    process = LeaderProcess(stage, stage_path=spec.stage_path, trace_path=spec.trace_path)
-    serving = asyncio.create_task(_serve(spec, stage, process))
+    process = LeaderProcess(
+        stage,
+        stage_path=spec.stage_path,
+        trace_path=spec.trace_path,
+        timeline_path=spec.timeline_path,
+    )
+    serving = asyncio.create_task(_serve(spec, stage, process, lifeline))
     ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     if serving.done():
@@ -94,13 +99,18 @@ async def _lead(spec: ChildSpec) -> int:
     return 0 if orderly else 1
 
 
-async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
+async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess, lifeline: Lifeline | None) -> None:
     """Open the world and answer HTTP until cancelled."""
     store = await asyncio.to_thread(_store, spec)
+
+    beating: list[asyncio.Task[None]] = []
 
     def phase_changed(phase: str) -> None:
         if phase == "running":
             log.info("service.became_ready", url=_url(spec), ranks=spec.world_size)
+            if lifeline is not None:
+                lifeline.tell_joined()
+                beating.append(asyncio.create_task(keep_beating(lifeline.beat)))
 
     leader, jobs = await process.open(store, epoch=spec.epoch, phase_changed=phase_changed)
     app = make_app(
@@ -109,7 +119,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         name=stage.name,
         jobs=jobs,
         defaults=stage.request_defaults,
-        settings=_http_settings(spec, stage),
+        settings=http_settings_of(spec, stage),
         warn=partial(unknown_words_warning, stage.factory_args.model_path),
         restart=process.restart_ranks,
     )
@@ -121,7 +131,8 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess) -> None:
         await runner.cleanup()
 
 
-def _http_settings(spec: ChildSpec, stage: Stage) -> HttpSettings:
+def http_settings_of(spec: ChildSpec, stage: Stage) -> HttpSettings:
+    """The server's settings; a service that others can reach and that asks for no key says so."""
     settings = http_settings(stage, port=spec.port)
     if not settings.keys and not is_loopback(spec.host):
         log.warning("service.was_left_open", host=spec.host, advice="name keys in service.keys_file")

@@ -31,7 +31,8 @@ class Child:
         self._lifeline = lifeline
         self._was_terminated = False
         self._is_buried = False
-        self._has_joined = False
+        self._joined_s: float | None = None
+        self._ended_s: float | None = None
         self._heard_s: float | None = None
         self._started_s = self._ran_s = time.monotonic()
 
@@ -87,9 +88,16 @@ class Child:
 
     @property
     def has_joined(self) -> bool:
-        """Whether it has said that the leader's word reaches it."""
+        """Whether it has said that the leader's word reaches it; of a leader, that it serves."""
         self._listen()
-        return self._has_joined
+        return self._joined_s is not None
+
+    @property
+    def served_s(self) -> float:
+        """How long it has lived since it had joined."""
+        self._listen()
+        until_s = time.monotonic() if self._ended_s is None else self._ended_s
+        return 0.0 if self._joined_s is None else until_s - self._joined_s
 
     @property
     def beats(self) -> bool:
@@ -122,7 +130,8 @@ class Child:
         """Take what it has said on the life-line."""
         with contextlib.suppress(BlockingIOError, ConnectionError, OSError):
             while said := self._lifeline.recv(4096):
-                self._has_joined = self._has_joined or JOINED in said
+                if JOINED in said and self._joined_s is None:
+                    self._joined_s = time.monotonic()
                 if BEAT in said:
                     self._heard_s = time.monotonic()
 
@@ -131,6 +140,7 @@ class Child:
         await self._process.wait()
         if not self._is_buried:  # once: later its number may be another process's
             self._is_buried = True
+            self._ended_s = time.monotonic()
             self._listen()
             self._kill_group()
             self._lifeline.close()

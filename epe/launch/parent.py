@@ -1,6 +1,7 @@
 """Watches the children of one parent from their start to their end, and decides the parent's exit code.
 
-A rank that is lost is started again. The order of an end, as the user notices it: a first SIGINT or SIGTERM lets the
+A rank that is lost is started again; a leader that is lost, with all ranks, where all of them are this parent's. The
+order of an end, as the user notices it: a first SIGINT or SIGTERM lets the
 leader drain and stop the ranks; what has not ended within the limit is terminated, then killed. A second SIGINT kills
 at once.
 """
@@ -8,17 +9,20 @@ at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from epe.launch.child import Child, wait_all
+from epe.launch.limits import Limits, why_it_hangs
 from epe.launch.revivals import Revivals
 from epe.launch.spec import ChildSpec
+from epe.launch.succession import Succession
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -32,41 +36,31 @@ EXIT_AGAIN = 5
 SAME_CTRL_C_S = 0.5
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """How long the parent waits: for work to drain, for an orderly end after it, for a signal to act. A rank whose loop
-    does not turn is killed: after `stopped_s` if a signal has stopped it, else after `silent_s`; `look_s` is between
-    two looks. One that comes back has `start_s` until its loop turns for the first time."""
-
-    drain_s: float
-    grace_s: float = 5.0
-    terminate_s: float = 3.0
-    stopped_s: float = 1.5
-    silent_s: float = 30.0
-    look_s: float = 0.25
-    start_s: float = 1800.0
-
-    @property
-    def close_s(self) -> float:
-        """From the signal until the last child must have ended."""
-        return self.drain_s + self.grace_s
-
-
 class Parent:
-    """Owns its children; `await run()` returns the exit code when none of them lives."""
+    """Owns its children; `await run()` returns the exit code when none of them lives.
+
+    `let_go` is called when nobody will need the sockets of the service any more: a port that the leader closes must
+    be closed, or clients would wait at a deaf one.
+    """
 
     def __init__(
         self,
         *,
         limits: Limits,
         start: Callable[[ChildSpec], Awaitable[Child]],
+        let_go: Callable[[], None] = lambda: None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits
         self._start = start
+        self._let_go = let_go
         self._revivals = Revivals()
+        self._reviving: set[asyncio.Task[Child | None]] = set()
+        self._succession = Succession((), self._revivals)
         self._say = say or _say_on_stderr
         self._children: list[Child] = []
         self._asked_at_s: float | None = None
+        self._asked = asyncio.Event()
         self._overdue = asyncio.Event()
         self._hurry = asyncio.Event()
         self._limit: asyncio.TimerHandle | None = None
@@ -91,7 +85,7 @@ class Parent:
 
     async def run(self) -> int:
         """Watch until no child lives."""
-        orderly = asyncio.create_task(self._watch())
+        orderly = asyncio.create_task(self._reign())
         hurry = asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait({orderly, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -112,24 +106,60 @@ class Parent:
         for child in self._living():
             self._say(f"{child.describe_end()}, {self._limits.terminate_s:g} s after SIGKILL")
 
+    # -- one world after the other -------------------------------------------------------------------------
+
+    async def _reign(self) -> int:
+        """Watch a world, and the next one where its leader was lost."""
+        self._succession = Succession([child.spec for child in self._children], self._revivals)
+        if not self._succession.is_possible:
+            self._let_go()
+        while (code := await self._watch()) is None:
+            if (code := await self._begin_anew()) is not None:
+                break
+        return code
+
+    async def _begin_anew(self) -> int | None:
+        """Start the leader and all ranks again: a rank that has lost its leader cannot join another one. The exit code
+        if that shall not be."""
+        leader = next(child for child in self._children if child.spec.role == "leader")
+        if (pause_s := self._succession.pause_s(leader)) is None:
+            times = self._succession.num_in_a_row(leader)
+            self._say(
+                f"{leader.describe_end()}, the {times}th time soon after it had begun to serve; giving up"
+            )
+            return EXIT_FAILED
+        again = f"starting all again in {pause_s:g} s" if pause_s else "starting all again"
+        self._say(f"{leader.describe_end()}; {again}")
+        await self.kill_all()
+        self._children.clear()
+        self._wait_for_ever()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._asked.wait(), pause_s)
+        if self._asked.is_set():
+            return EXIT_DONE
+        for spec in self._succession.begin():
+            self.adopt(await self._start(spec))
+        return None
+
     # -- the orderly way -----------------------------------------------------------------------------------
 
-    async def _watch(self) -> int:
+    async def _watch(self) -> int | None:
+        """The exit code of a world that has ended, or must; None if its leader was lost."""
         ends = {asyncio.create_task(child.wait()): child for child in self._children}
-        revived: set[asyncio.Task[Child | None]] = set()
         overdue = asyncio.create_task(self._overdue.wait())
         look = asyncio.create_task(self._look_after_ranks())
         try:
-            while ends or revived:
-                done, _ = await asyncio.wait({*ends, *revived, overdue}, return_when=asyncio.FIRST_COMPLETED)
-                for back in [task for task in revived if task in done]:
-                    revived.remove(back)
-                    if child := back.result():
-                        self.adopt(child)
-                        ends[asyncio.create_task(child.wait())] = child
+            while ends or self._reviving:
+                waiting = {*ends, *self._reviving, overdue}
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                ends |= {asyncio.create_task(child.wait()): child for child in self._take_revived(done)}
                 ended = [ends.pop(task) for task in list(ends) if task in done]
+                if any(self._is_lost_leader(child) for child in ended):
+                    return None
                 lost = [child for child in ended if _is_lost(child)]
-                revived |= {asyncio.create_task(self._revive(child)) for child in lost}
+                for child in lost:
+                    self._children.remove(child)
+                    self._reviving.add(asyncio.create_task(self._revive(child)))
                 code = self._judge([child for child in ended if child not in lost])
                 if overdue in done:
                     code = self._judge_overdue()
@@ -138,23 +168,35 @@ class Parent:
                     return code
             return EXIT_DONE
         finally:
-            for task in (*ends, *revived, overdue, look):
+            for task in (*ends, overdue, look):
                 task.cancel()
+
+    def _take_revived(self, done: set[asyncio.Task[Any]]) -> Iterator[Child]:
+        for back in self._reviving & done:
+            self._reviving.remove(back)
+            if child := back.result():
+                self.adopt(child)
+                yield child
 
     async def _revive(self, child: Child) -> Child | None:
         """Start a lost rank again, also while the leader drains, which may wait for it; None if all is about to end."""
-        self._children.remove(child)
         if self._is_ending:
             self._say(child.describe_end())
             return None
-        pause_s = 0.0 if child.returncode == EXIT_AGAIN else self._revivals.pause_s(child.name)
+        made_room = child.returncode == EXIT_AGAIN
+        pause_s = 0.0 if made_room else self._revivals.pause_s(child.name, lived_s=child.age_s)
         again = f"starting it again in {pause_s:g} s" if pause_s else "starting it again"
-        ended = f"{child.name} has made room" if child.returncode == EXIT_AGAIN else child.describe_end()
+        ended = f"{child.name} has made room" if made_room else child.describe_end()
         self._say(f"{ended}; {again}")
         await asyncio.sleep(pause_s)
-        if self._is_ending:
+        if self._is_ending or child.spec.epoch != self._succession.epoch:
             return None
-        return await self._start(replace(child.spec, life=child.spec.life + 1))
+        back = await self._start(replace(child.spec, life=child.spec.life + 1))
+        if back.spec.epoch != self._succession.epoch:  # its world ended meanwhile
+            back.kill()
+            await back.wait()
+            return None
+        return back
 
     @property
     def _is_ending(self) -> bool:
@@ -163,22 +205,13 @@ class Parent:
         return self._asked_at_s is not None if leader is None else leader.has_ended
 
     async def _look_after_ranks(self) -> None:
-        """Kill ranks that hang: then they are lost, and started again."""
+        """Kill children that hang: then they are lost, and started again."""
         while True:
             await asyncio.sleep(self._limits.look_s)
             for child in self._living():
-                if child.spec.role == "rank" and (why := self._hangs(child)):
+                if why := why_it_hangs(child, self._limits):
                     self._say(f"{child.name} {why}; killing it")
                     child.kill()
-
-    def _hangs(self, child: Child) -> str | None:
-        """Why a rank is of no more use. At the first start the leader says what the world still waits for."""
-        silent_s, start_s = child.silent_s(), self._limits.start_s
-        if silent_s > (self._limits.stopped_s if child.is_stopped else self._limits.silent_s):
-            return f"has not answered for {silent_s:.1f} s"
-        if child.spec.life > 0 and not child.beats and child.age_s > start_s:
-            return f"has not come back within {start_s:g} s (service.start_s)"
-        return None
 
     def _judge(self, ended: list[Child]) -> int | None:
         """The exit code if these ends mean that all must end now; None to go on waiting."""
@@ -196,6 +229,16 @@ class Parent:
         if ended:
             self._limit_to(self._limits.grace_s)
         return None
+
+    def _is_lost_leader(self, child: Child) -> bool:
+        """A leader that was lost in service, or on its way back to it, and may have a successor."""
+        return (
+            child.spec.role == "leader"
+            and (child.has_joined or child.spec.epoch > 0)
+            and child.returncode not in (EXIT_DONE, EXIT_BAD_INPUT)
+            and self._asked_at_s is None
+            and self._succession.is_possible
+        )
 
     def _leader_will_tell(self, child: Child) -> bool:
         """Whether what this end means is for the leader's own end to say: a rank that came back just as the leader was
@@ -225,6 +268,8 @@ class Parent:
         now_s = asyncio.get_running_loop().time()
         if self._asked_at_s is None:
             self._asked_at_s = now_s
+            self._asked.set()
+            self._let_go()
             self._limit_to(self._limits.close_s)
             for child in self._children:
                 self._ask_to_end(child)
@@ -252,6 +297,13 @@ class Parent:
             if self._limit is not None:
                 self._limit.cancel()
             self._limit = loop.call_later(seconds, self._overdue.set)
+
+    def _wait_for_ever(self) -> None:
+        """Until something else ends, there is no limit."""
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+        self._overdue.clear()
 
 
 def _is_lost(child: Child) -> bool:

@@ -1,25 +1,30 @@
-"""When a lost rank is started again."""
+"""When a child that was lost is started again."""
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 
 
 class Revivals:
-    """Not at once again and again: the pause before a rank is started grows, until it has lived well for a while."""
+    """Not at once again and again: the pause before a child is started grows, until one has lived well for a while."""
 
     FIRST_S, LONGEST_S, LIVED_WELL_S = 1.0, 60.0, 60.0
 
     def __init__(self) -> None:
         self._pauses_s: dict[str, float] = {}
-        self._started_s: dict[str, float] = {}
+        self._num_in_a_row: Counter[str] = Counter()
 
-    def pause_s(self, name: str) -> float:
-        """Seconds before this rank, which is lost now, is started again: none the first time."""
-        now_s = time.monotonic()
-        pause_s = 0.0
-        if name in self._started_s and now_s - self._started_s[name] < self.LIVED_WELL_S:
-            pause_s = min(self.LONGEST_S, max(self.FIRST_S, 2 * self._pauses_s[name]))
+    def pause_s(self, name: str, *, lived_s: float) -> float:
+        """Seconds before this child, which is lost after `lived_s`, is started again: none the first time."""
+        before_s = self._pauses_s.get(name)
+        if before_s is None or lived_s >= self.LIVED_WELL_S:
+            pause_s, self._num_in_a_row[name] = 0.0, 0
+        else:
+            pause_s = min(self.LONGEST_S, max(self.FIRST_S, 2 * before_s))
         self._pauses_s[name] = pause_s
-        self._started_s[name] = now_s + pause_s
+        self._num_in_a_row[name] += 1
         return pause_s
+
+    def num_in_a_row(self, name: str) -> int:
+        """How often this child was lost since one of its lives was good."""
+        return self._num_in_a_row[name]

@@ -7,8 +7,10 @@ from epe.messages.events import (
     LaneAtWork,
     LayoutChanged,
     Live,
+    Palette,
     Predict,
     Predicted,
+    Preview,
     Turned,
     WidthCost,
 )
@@ -80,6 +82,7 @@ WireMessage = (
     | LayoutChanged
     | Predict
     | Predicted
+    | Palette
     | Watch
     | Down
 )
@@ -119,9 +122,11 @@ __all__ = [
     "Live",
     "Operate",
     "OutputFormat",
+    "Palette",
     "PolicyStatus",
     "Predict",
     "Predicted",
+    "Preview",
     "Progress",
     "RankReady",
     "RankStatus",

@@ -21,12 +21,15 @@ from epe.actors.keeper import KEEPER, KeepCosts, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Encode, Postprocess
+from epe.actors.previews import Previews
 from epe.actors.recorder import RECORDER, Flush, Recorder
+from epe.actors.timeline import TIMELINE, Timeline
 from epe.config.stage import Stage, VideoCodec
 from epe.errors import Gone
 from epe.execution.faults import Faults
 from epe.media import encode_file, media_type
-from epe.messages import Artifact, Decoded
+from epe.media.preview import encode_preview
+from epe.messages import Artifact, Decoded, Palette, Request
 from epe.messages import Stage as TaskStage
 from epe.planning.calibration import Program, batch_sizes
 from epe.planning.costs import CostTable
@@ -54,6 +57,7 @@ class Leader:
         warm_up: bool,
         survives: bool = False,
         trace_path: str | None = None,
+        timeline_path: str | None = None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
@@ -65,7 +69,8 @@ class Leader:
                 "faults.were_armed", num_faults=len(stage.faults), reason="the stage file asks for them"
             )
             self._encode = _struck(self._encode, Faults(stage.faults, rank=None))
-        self.desk = Desk(directory=directory)
+        self.previews = Previews(render=render_preview, run_elsewhere=self._run_elsewhere)
+        self.desk = Desk(directory=directory, previews=self.previews)
         self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != NONE
         self.planner = _planner(
             stage,
@@ -77,9 +82,13 @@ class Leader:
             phase_changed=phase_changed,
         )
         self._spawn_writers(stage, trace_path)
+        if timeline_path is not None:
+            write = partial(append_trace, timeline_path)
+            self.desk.listen(Timeline(system.spawn(TIMELINE, partial(Recorder, write=write))).hear)
         if survives:
             limit_bytes = stage.service.checkpoint_mb * 2**20
-            system.spawn(CHECKPOINTS, partial(Checkpoints, directory=directory, limit_bytes=limit_bytes))
+            keep = partial(Checkpoints, directory=directory, limit_bytes=limit_bytes, seen=self.previews.see)
+            system.spawn(CHECKPOINTS, keep)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
@@ -96,8 +105,8 @@ class Leader:
     def _postprocess(self) -> Postprocess:
         return Postprocess(directory=self.directory, encode=self._encode, run_elsewhere=self._run_elsewhere)
 
-    async def _run_elsewhere(self, encode: Encode, pixels: Any, decoded: Decoded) -> Artifact:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, encode, pixels, decoded)
+    async def _run_elsewhere(self, work: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work, *given)
 
     async def close(self) -> None:
         """Stop the actors; what is still being encoded is given up."""
@@ -106,6 +115,7 @@ class Leader:
         await self.system.stop(CHECKPOINTS)
         await self._keep_costs()
         await self._end(RECORDER, Flush())
+        await self._end(TIMELINE, Flush())
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     async def _keep_costs(self) -> None:
@@ -141,6 +151,19 @@ def _struck(encode: Encode, faults: Faults) -> Encode:
         return encode(pixels, decoded)
 
     return struck
+
+
+def render_preview(latents: Any, noise: Any, palette: Palette, request: Request) -> bytes:
+    """The file of a preview, of tensors in host memory."""
+    return encode_preview(
+        latents.float().numpy(),
+        noise.float().numpy(),
+        palette,
+        height=request.height,
+        width=request.width,
+        format=request.output_format,
+        compression=request.output_compression,
+    )
 
 
 def _planner(

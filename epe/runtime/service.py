@@ -42,10 +42,18 @@ def service_directory(world_size: int) -> Directory:
 class LeaderProcess:
     """The leader of a service, from the forming of the world to its end."""
 
-    def __init__(self, stage: Stage, *, stage_path: str, trace_path: str | None = None) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        stage_path: str,
+        trace_path: str | None = None,
+        timeline_path: str | None = None,
+    ) -> None:
         self.stage = stage
         self.stage_path = stage_path
         self.trace_path = trace_path
+        self.timeline_path = timeline_path
         self.directory = service_directory(stage.world_size)
         self.system = ActorSystem(LEADER)
         self.leader: Leader | None = None
@@ -71,6 +79,7 @@ class LeaderProcess:
             stage=self.stage,
             warm_up=True,
             trace_path=self.trace_path,
+            timeline_path=self.timeline_path,
             survives=True,
             phase_changed=self._phase_changed,
         )
@@ -198,8 +207,8 @@ async def run_rank(
         rank = Rank(system, seat=seat, directory=directory)
         link.failure.add_done_callback(lambda failure: rank.fail(failure.result()))
         joined()
-        await rank.load(stage)
-        beating = asyncio.create_task(_beat(beat))
+        await rank.load(stage, fits_palette=seat.rank == 0)
+        beating = asyncio.create_task(keep_beating(beat))
         ending = await rank.stopped_by
         beating.cancel()
         await rank.close()
@@ -208,7 +217,8 @@ async def run_rank(
         await link.close()
 
 
-async def _beat(beat: Callable[[], None]) -> None:
+async def keep_beating(beat: Callable[[], None]) -> None:
+    """Tell again and again that this loop turns."""
     while True:
         beat()
         await asyncio.sleep(BEAT_S)

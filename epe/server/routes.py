@@ -11,6 +11,7 @@ from epe.server.images import create_images, refuse_edits
 from epe.server.live import LIMIT, LiveList, list_requests
 from epe.server.metrics import get_metrics
 from epe.server.openapi import Document, get_document
+from epe.server.page import ASSET_TYPES, PAGE_TYPES, get_asset, get_page
 from epe.server.plan import PlanReply, plan_images
 from epe.server.ranks import (
     AllRanksOrder,
@@ -30,11 +31,24 @@ from epe.server.requests import (
 )
 from epe.server.route import Answer, Route
 from epe.server.sse import EVENT_STREAM
+from epe.server.video_body import VideoBody
+from epe.server.videos import (
+    MAX_LISTED,
+    DeletedVideo,
+    Video,
+    VideoList,
+    create_video,
+    delete_video,
+    get_video,
+    get_video_content,
+    list_videos,
+)
 
 # What may happen to a body, before anybody knows what it says.
 _BODY = (400, 408, 413, 415)
 # What may happen to work that was asked for.
 _WORK = (404, 429, 500, 503, 504)
+_VIDEOS = ("video/mp4", "video/webm")
 _PICTURES = ("image/png", "image/jpeg", "image/webp")
 
 ROUTES: tuple[Route, ...] = (
@@ -43,7 +57,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/images/generations",
         create_images,
         "Draw pictures of a prompt",
-        {200: Answer("the finished pictures", ImagesReply)},
+        {200: Answer("the finished pictures", ImagesReply, others=(EVENT_STREAM,))},
         errors=_BODY + _WORK,
         body=ImageBody,
     ),
@@ -131,6 +145,49 @@ ROUTES: tuple[Route, ...] = (
         errors=(404, 503),
     ),
     Route(
+        "POST",
+        "/v1/videos",
+        create_video,
+        "Have a video drawn",
+        {200: Answer("the video as it is now", Video)},
+        errors=_BODY + _WORK,
+        body=VideoBody,
+        forms=True,
+    ),
+    Route(
+        "GET",
+        "/v1/videos",
+        list_videos,
+        "List the videos that are kept",
+        {200: Answer("a page of them", VideoList)},
+        errors=(400, 503),
+        query={"limit": (1, MAX_LISTED)},
+    ),
+    Route(
+        "GET",
+        "/v1/videos/{id}",
+        get_video,
+        "Say how far a video is, and what became of it",
+        {200: Answer("the video as it is now", Video)},
+        errors=(404, 503),
+    ),
+    Route(
+        "GET",
+        "/v1/videos/{id}/content",
+        get_video_content,
+        "Fetch the file of a video",
+        {200: Answer("the file", others=_VIDEOS), 206: Answer("a part of it", others=_VIDEOS)},
+        errors=(400, 404, 410, 416, 500, 503, 504),
+    ),
+    Route(
+        "DELETE",
+        "/v1/videos/{id}",
+        delete_video,
+        "Forget a video, and stop drawing it first",
+        {200: Answer("it is forgotten", DeletedVideo)},
+        errors=(404, 503),
+    ),
+    Route(
         "GET",
         "/v1/ranks",
         list_ranks,
@@ -197,6 +254,23 @@ ROUTES: tuple[Route, ...] = (
         get_metrics,
         "Say in numbers how the service fares, for Prometheus",
         {200: Answer("the metrics", others=("text/plain",))},
+    ),
+    Route(
+        "GET",
+        "/",
+        get_page,
+        "Look at the service: a page for a browser",
+        {200: Answer("the page", others=PAGE_TYPES)},
+        guarded=False,
+    ),
+    Route(
+        "GET",
+        "/page/{name}",
+        get_asset,
+        "Fetch a file that the page is made of",
+        {200: Answer("the file", others=ASSET_TYPES)},
+        errors=(404,),
+        guarded=False,
     ),
     Route(
         "GET",

@@ -14,6 +14,7 @@ from epe.messages import Status
 from epe.server.clients import Client, Clients
 from epe.server.engine import Engine
 from epe.server.results import Results
+from epe.server.spans import Spans, TraceParent
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Service:
     started_at_s: int
     clients: Clients
     results: Results
+    spans: Spans
     advertised: str | None
     restart: Callable[[], Awaitable[Status]]
     warn: Callable[[str], str | None] = lambda prompt: None
@@ -50,3 +52,5 @@ SERVICE = web.AppKey("service", Service)
 # The name of one HTTP request: that of `x-request-id` where the client gave a good one.
 REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", Client)
+# The span of the client that asks, where it has sent one.
+TRACE_PARENT = web.RequestKey("trace_parent", TraceParent)

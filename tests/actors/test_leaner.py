@@ -111,6 +111,39 @@ def test_a_policy_that_gives_one_width_alone_is_not_asked_for_another():
     run(main())
 
 
+def test_with_too_few_ranks_for_a_wider_lane_it_waits_and_the_others_and_their_policy_go_on():
+    has_run_out: list[int] = []
+
+    def fault(lease: Lease, rank: int) -> EpeError | None:
+        if not runs_out(lease, least=4) or has_run_out:
+            return None
+        has_run_out.append(lease.lane.width)
+        return no_memory(lease)
+
+    async def main() -> None:
+        cluster = Cluster(fault=fault, survives=True)
+        await cluster.start()
+        drawing = asyncio.ensure_future(
+            cluster.draw(*(request(f"q{i}", steps=6) for i in range(6)), request("big", steps=12))
+        )
+        await asyncio.sleep(0.001)
+        while not cluster.planner.trajectories["big"].is_leaner:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.001)
+        for rank in (1, 2, 3):
+            cluster.kill(rank)
+        await asyncio.sleep(3)
+        assert not drawing.done()
+        assert cluster.planner.leasing.deciding.policy is cluster.elastic
+        assert cluster.planner.leasing.deciding.status.fault == ""
+        for rank in (1, 2, 3):
+            await cluster.bring_back(rank)
+        assert [result.data for result in await drawing] == [b"png"] * 7
+        assert cluster.planner.leasing.deciding.status.fault == ""
+        await calm(cluster)
+
+    run(main(), limit_s=600)
+
+
 def test_a_rank_that_fails_again_and_again_gets_no_more_leases_and_says_why():
     async def main() -> None:
         cluster = Cluster(

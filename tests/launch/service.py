@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from epe.launch.parent import Limits
+from epe.launch.limits import Limits
 from epe.launch.topology import ServeSettings
 
 HERE = Path(__file__).parent

@@ -3,8 +3,9 @@
 Usage: `stand_in_child.py FOLDER [NAME=BEHAVIOUR...]`. Writes its pid to FOLDER/NAME.pid when it starts and
 FOLDER/NAME.ready when it has joined. Behaviours: `loading` (never joins), `deaf` (ignores SIGTERM and the
 leader's word), `beats` (tells the parent that its loop turns), `shut` (a leader that hears no rank that comes back),
-`exit:CODE`, `again` (joins, and makes room for its next life), `parent_of_one` (a rank with a process of its own),
-`dump` (writes its environment to FOLDER/NAME.json). `BEHAVIOUR@LIVES` is that of these lives (a digit each) alone.
+`mute` (a leader that does not tell that it serves), `exit:CODE`, `again` (joins, and makes room for its next life),
+`parent_of_one` (a rank with a process of its own), `dump` (writes its environment to FOLDER/NAME.json).
+`BEHAVIOUR@LIVES` is that of these lives (a digit each) alone.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         time.sleep(60)
     if spec.role == "leader":
-        lead(spec, is_deaf=behaviour == "deaf", is_shut=behaviour == "shut")
+        lead(spec, lifeline, behaviour)
     else:
         follow(
             spec,
@@ -59,16 +60,18 @@ def main() -> None:
         )
 
 
-def lead(spec: ChildSpec, *, is_deaf: bool, is_shut: bool) -> None:
+def lead(spec: ChildSpec, lifeline: Lifeline, behaviour: str) -> None:
     assert spec.store_fd is not None
     assert spec.http_fd is not None
     with socket.socket(fileno=spec.http_fd), socket.socket(fileno=spec.store_fd) as store:
         ranks = [store.accept()[0] for _ in range(spec.world_size)]
-        write(spec, "ready", "")
-        if not is_shut:
+        if behaviour != "mute":
+            lifeline.tell_joined()
+        write(spec, "ready", str(spec.epoch))
+        if behaviour != "shut":
             threading.Thread(target=lambda: take_in(store, ranks), daemon=True).start()
         signal.sigwait({signal.SIGTERM})
-    while is_deaf:
+    while behaviour == "deaf":
         time.sleep(60)
     for rank in ranks:
         with contextlib.suppress(ConnectionError):  # It was lost.
@@ -92,7 +95,7 @@ def follow(spec: ChildSpec, lifeline: Lifeline, *, is_deaf: bool, beats: bool, a
     lifeline.tell_joined()
     if beats:
         threading.Thread(target=lambda: beat(lifeline), daemon=True).start()
-    write(spec, "ready", str(spec.life))
+    write(spec, "ready", f"{spec.epoch}.{spec.life}" if spec.epoch else str(spec.life))
     if again:
         sys.exit(EXIT_AGAIN)
     said = b""

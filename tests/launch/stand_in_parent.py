@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from epe.errors import BadInput
-from epe.launch.parent import Limits
+from epe.launch.limits import Limits
 from epe.launch.serve import serve
 from epe.launch.topology import ServeSettings
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from epe.errors import BadSetting
-from epe.launch.parent import SAME_CTRL_C_S, Limits
+from epe.launch.limits import Limits
+from epe.launch.parent import SAME_CTRL_C_S
 from epe.launch.revivals import Revivals
 from epe.launch.serve import run_serve
 from epe.launch.spec import VARIABLE, read_spec
@@ -90,8 +91,8 @@ def test_a_rank_that_ignores_the_stop_and_sigterm_is_killed(service: Service) ->
     service.assert_no_child_lives()
 
 
-def test_a_killed_leader_is_named_with_its_signal_and_the_others_end(service: Service) -> None:
-    parent = service.start("rank 0=deaf")
+def test_a_leader_that_is_killed_before_it_serves_is_named_and_the_others_end(service: Service) -> None:
+    parent = service.start("leader=mute", "rank 0=deaf")
     service.wait_until_ready()
     os.kill(service.pid("leader"), signal.SIGKILL)
     code, said = finish(parent)
@@ -215,8 +216,11 @@ def test_the_service_ends_in_order_while_a_rank_comes_back(service: Service) -> 
 
 def test_a_rank_that_dies_again_and_again_is_started_after_longer_and_longer_pauses() -> None:
     revivals = Revivals()
-    assert [revivals.pause_s("rank 1") for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
-    assert revivals.pause_s("rank 0") == 0
+    pauses = [revivals.pause_s("rank 1", lived_s=5) for _ in range(9)]
+    assert pauses == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert revivals.pause_s("rank 0", lived_s=5) == 0
+    assert revivals.pause_s("rank 1", lived_s=Revivals.LIVED_WELL_S) == 0
+    assert revivals.pause_s("rank 1", lived_s=5) == 1
 
 
 @pytest.mark.parametrize(("child_code", "parent_code"), [(7, 1), (2, 2)])

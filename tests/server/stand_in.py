@@ -24,6 +24,7 @@ from epe.messages import (
     Live,
     PolicyStatus,
     Predicted,
+    Preview,
     Progress,
     RankStatus,
     Request,
@@ -31,6 +32,7 @@ from epe.messages import (
     Status,
     WidthCost,
 )
+from epe.server.engine import PreviewWatcher
 
 RUNNING = Status(
     phase="running",
@@ -41,6 +43,10 @@ RUNNING = Status(
     costs=CostsStatus(origin="kept", num_tasks=5, least_tokens=128, most_tokens=2048),
     policy=PolicyStatus(name="Elastic", fault="Mine: it raised KeyError: 'x'"),
 )
+
+
+# Nobody here looks into the file of a video.
+VIDEO = bytes(range(256)) * 4
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,14 @@ class StandInHandle:
         if (failure := engine.failures.get(self.request.seed)) is not None:
             raise failure
         request = self.request
-        data = await asyncio.to_thread(
-            encode_image,
-            engine.paint(request),
-            format=request.output_format,
-            compression=request.output_compression,
-        )
+        data = VIDEO
+        if request.output_format.holds == "picture":
+            data = await asyncio.to_thread(
+                encode_image,
+                engine.paint(request),
+                format=request.output_format,
+                compression=request.output_compression,
+            )
         account = account_of(request.id, order=self.order)
         return Drawn(media_type(request.output_format), data, account)
 
@@ -113,6 +121,7 @@ class StandIn:
     cancelled: list[str] = field(default_factory=list)
     watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
+    preview: Callable[[int], bytes] = lambda index: b"preview %d" % index
     num_running: int = 0
     most_running: int = 0
 
@@ -122,11 +131,16 @@ class StandIn:
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
+        num_previews: int = 0,
+        preview_watcher: PreviewWatcher | None = None,
     ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
+        for index in range(num_previews if preview_watcher else 0):
+            data = self.preview(index)
+            preview_watcher(Preview(request_id=request.id, index=index, step=index + 1, data=data))
         if watcher is not None:
             self.watchers[request.id] = watcher
         return StandInHandle(self, request, order=len(self.submitted))

@@ -52,7 +52,7 @@ async def test_a_job_is_answered_at_once_and_fetched_when_it_has_ended(client, e
         assert response.status == 409
     engine.gate.set()
     job = await ended(client, job)
-    assert (job["status"], job["progress"], job["error"]) == ("finished", 100, None)
+    assert (job["status"], job["progress"], job["error"]) == ("completed", 100, None)
     assert job["expires_at"] == job["ended_at"] + 86400
     assert [picture["seed"] for picture in job["data"]] == [5, 6]
     files = []
@@ -72,7 +72,7 @@ async def test_a_job_goes_on_when_its_client_leaves(client, engine):
     await client.close()
     engine.gate.set()
     async with ClientSession(client._base_url) as later:
-        assert (await ended(later, job))["status"] == "finished"
+        assert (await ended(later, job))["status"] == "completed"
     assert engine.cancelled == []
 
 
@@ -86,7 +86,7 @@ async def test_progress_grows_with_the_steps(client, engine):
         )
         _, now = await get(client, f"{REQUESTS}/{job['id']}")
         seen.append((now["status"], now["progress"]))
-    assert seen == [("running", 25), ("running", 75), ("running", 75), ("running", 99)]
+    assert seen == [("in_progress", 25), ("in_progress", 75), ("in_progress", 75), ("in_progress", 99)]
 
 
 async def test_delete_cancels_a_job_and_forgets_an_ended_one(client, engine):

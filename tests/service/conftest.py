@@ -23,9 +23,8 @@ def _services(tiny_zimage: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         if not running or not running[-1].is_alive:
             assert len(running) < MAX_STARTS, "the service has ended again and again"
             folder = tmp_path_factory.mktemp("service")
-            running.append(
-                serve(folder, write_stage(folder, tiny_zimage, num_ranks=4), "--log-level", "debug")
-            )
+            stage = write_stage(folder, tiny_zimage, num_ranks=4, jobs=folder / "jobs")
+            running.append(serve(folder, stage, "--log-level", "debug"))
         return running[-1]
 
     yield living

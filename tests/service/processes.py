@@ -57,6 +57,11 @@ class Process:
         return int(found[1]) if found else None
 
     @property
+    def is_leader(self) -> bool:
+        """Whether it is the leader of a service."""
+        return b'"role":"leader"' in (PROC / str(self.pid) / "environ").read_bytes()
+
+    @property
     def command(self) -> str:
         return (PROC / str(self.pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import os
@@ -31,13 +32,21 @@ START_WITHIN_S = 150.0
 END_WITHIN_S = 40.0
 
 
-def write_stage(folder: Path, checkpoint: Path, *, num_ranks: int, cfg_parallel_degree: int = 1) -> Path:
-    """A stage file of `num_ranks` CPU ranks under the default policy.
+def write_stage(
+    folder: Path,
+    checkpoint: Path,
+    *,
+    num_ranks: int,
+    cfg_parallel_degree: int = 1,
+    jobs: Path | None = None,
+) -> Path:
+    """A stage file of `num_ranks` CPU ranks under the default policy, which keeps its jobs in the folder `jobs`.
 
     Costs stay those of the warm-up, in which all lanes of a width draw at once: on a few shared cores corrections
     would soon teach the planner that a wide lane gains nothing there, and it would be right.
     """
     stage = folder / "stage.yaml"
+    kept = "" if jobs is None else f", jobs: {{path: {jobs}}}"
     stage.write_text(
         f"""name: image
 factory: zimage
@@ -48,7 +57,7 @@ parallelism:
   scheduler: {{warmup_resolutions: [512], warmup_steps: 3, online_calibration: false}}
   model: {{cfg_parallel_degree: {cfg_parallel_degree}}}
 factory_args: {{model_path: {checkpoint}, default_width: 256, default_height: 256, num_steps: 4}}
-service: {{port: 0}}
+service: {{port: 0{kept}}}
 """
     )
     return stage
@@ -138,6 +147,38 @@ class Served:
         ):
             return Reply(status=answer.status, body=await answer.json())
 
+    async def ask(self, method: str, path: str, *, key: str | None = None, **body: Any) -> tuple[int, bytes]:
+        """Any other route: the status, and the body of the answer."""
+        headers = {} if key is None else {"Idempotency-Key": key}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(
+                method,
+                f"{self.url}{path}",
+                json={"prompt": "a cat", **body} if body else None,
+                headers=headers,
+            ) as answer,
+        ):
+            return answer.status, await answer.read()
+
+    async def job(self, *, key: str, **body: Any) -> dict[str, Any]:
+        """A picture that is kept."""
+        status, answer = await self.ask("POST", "/v1/requests", key=key, **body)
+        assert status in (200, 202), answer
+        return dict(json.loads(answer))
+
+    async def until_ended(self, job: dict[str, Any]) -> dict[str, Any]:
+        """A job that has ended, whatever has become of the leader meanwhile."""
+        async with asyncio.timeout(START_WITHIN_S):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    status, answer = await self.ask("GET", f"/v1/requests/{job['id']}")
+                    now = dict(json.loads(answer))
+                    assert status == 200, now
+                    if now["ended_at"] is not None:
+                        return now
+                await asyncio.sleep(0.1)
+
     async def health(self) -> dict[str, Any]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/health") as answer:
             return dict(await answer.json())
@@ -171,6 +212,11 @@ class Served:
     def kill_rank(self, rank: int, number: signal.Signals) -> None:
         """A signal to the process of one rank."""
         (victim,) = [process for process in self.processes() if process.rank == rank]
+        os.kill(victim.pid, number)
+
+    def kill_leader(self, number: signal.Signals) -> None:
+        """A signal to the process of the leader."""
+        (victim,) = [process for process in self.processes() if process.is_leader]
         os.kill(victim.pid, number)
 
     def signal(self, number: signal.Signals) -> None:

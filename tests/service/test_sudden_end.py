@@ -33,6 +33,29 @@ async def test_a_request_whose_rank_dies_gets_the_picture_of_an_undisturbed_one_
     assert (await service.draw(**wanted)).file == undisturbed.file
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_job_whose_leader_dies_gets_the_picture_of_an_undisturbed_one_and_its_id_still_answers(
+    service: Served, number: signal.Signals
+) -> None:
+    wanted = {"size": "512x512", "seed": 5, "num_inference_steps": 12}
+    before = await service.until_ended(await service.job(key=f"before {number}".replace(" ", "-"), **wanted))
+    picture = (await service.ask("GET", before["data"][0]["content"]))[1]
+    jobs = [await service.job(key=f"{number}-{index}", **wanted) for index in range(3)]
+    cut_off = asyncio.create_task(service.draw(**ENDLESS))
+    await service.until_at_work()
+    service.kill_leader(number)
+    with pytest.raises(aiohttp.ClientError):
+        await cut_off
+    again = [await service.job(key=f"{number}-{index}", **wanted) for index in range(3)]
+    assert [job["id"] for job in again] == [job["id"] for job in jobs]
+    for job in [before, *jobs]:
+        ended = await service.until_ended(job)
+        assert ended["status"] == "completed"
+        assert (await service.ask("GET", ended["data"][0]["content"]))[1] == picture
+    await service.until_all_ranks_work()
+    assert (await service.draw(**wanted)).file == picture
+
+
 async def a_busy_rank(service: Served) -> int:
     while True:
         for rank in (await service.health())["ranks"]:

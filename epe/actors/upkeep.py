@@ -108,17 +108,14 @@ class Upkeep:
         return False
 
     def _has_to_finish(self, rank: int) -> bool:
-        """Whether what was begun with its weights could not be ended without this rank."""
+        """Whether what was begun with its weights could not be ended without this rank, but can be with it."""
         weights = self.roster.weights_of(rank)
-        return (
-            not self._has_others(rank)
-            and bool(self.ledger.whole_columns(self.roster.available))
-            and weights != self._weights
-            and any(
-                trajectory.weights == weights
-                and self.leasing.has_room(trajectory.view, self.roster.available)
-                for trajectory in self.leasing.trajectories.values()
-            )
+        if weights == self._weights or self._has_others(rank):
+            return False
+        kind = self._kind(rank)
+        begun = (t.view for t in self.leasing.trajectories.values() if t.weights == weights)
+        return bool(self.ledger.whole_columns(kind)) and any(
+            self.leasing.has_room(view, kind) for view in begun
         )
 
     def _end(self, event: str) -> None:
@@ -126,18 +123,19 @@ class Upkeep:
         self._weights = self._rank = self.leasing.closing = None
         self._waiting.clear()
 
-    def _like(self, rank: int) -> frozenset[int]:
-        """The other ranks with its weights that may be given leases."""
-        ranks = dict(self.roster.by_weights()).get(self.roster.weights_of(rank) or "", frozenset())
-        return ranks - {rank}
+    def _kind(self, rank: int) -> frozenset[int]:
+        """The ranks with its weights that may be given leases."""
+        return dict(self.roster.by_weights()).get(self.roster.weights_of(rank) or "", frozenset())
 
     def _has_others(self, rank: int) -> bool:
         """Whether some lane without this rank can go on with what it has begun."""
-        return bool(self.ledger.whole_columns(self._like(rank)))
+        return bool(self.ledger.whole_columns(self._kind(rank) - {rank}))
 
     def _held_on(self, rank: int) -> Held:
         trajectories = self.leasing.trajectories.values()
-        return held_on(rank, ledger=self.ledger, trajectories=trajectories, elsewhere=self._like(rank))
+        return held_on(
+            rank, ledger=self.ledger, trajectories=trajectories, elsewhere=self._kind(rank) - {rank}
+        )
 
     def _problem(self, rank: int | None = None) -> str:
         """Why nothing can be done to the ranks now, or to this one."""

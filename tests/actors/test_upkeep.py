@@ -159,6 +159,23 @@ def test_no_picture_is_drawn_with_old_and_new_weights(world_size: int, seed: int
     run(main())
 
 
+def test_a_request_that_only_all_ranks_together_can_draw_does_not_keep_them_from_new_weights():
+    async def main() -> None:
+        cluster = Cluster(survives=True)
+        await cluster.start()
+        handle = await cluster.desk.submit(request("wide", size=512, steps=40))
+        cluster.planner.trajectories["wide"].bar((1, 2, 3))
+        await asyncio.sleep(0.5)
+        cluster.weights = "new"
+        await cluster.desk.restart_ranks(weights="new")
+        await until_restarted(cluster)
+        assert (await handle.result()).account.num_recoveries == 1
+        assert set(weights_at_work(cluster)["wide"]) == {"new"}
+        await calm(cluster)
+
+    run(main())
+
+
 def test_requests_wait_for_the_last_rank_and_health_says_so():
     async def main() -> None:
         cluster = Cluster(world_size=2, survives=True)

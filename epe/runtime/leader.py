@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from epe.actors.admission import Limits
-from epe.actors.checkpoints import Checkpoints
+from epe.actors.checkpoints import Checkpoints, Offer
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk
 from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory
@@ -54,6 +54,7 @@ class Leader:
         warm_up: bool,
         survives: bool = False,
         trace_path: str | None = None,
+        offer_state: Offer = lambda header, tensors: None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
@@ -79,7 +80,10 @@ class Leader:
         self._spawn_writers(stage, trace_path)
         if survives:
             limit_bytes = stage.service.checkpoint_mb * 2**20
-            system.spawn(CHECKPOINTS, partial(Checkpoints, directory=directory, limit_bytes=limit_bytes))
+            checkpoints = partial(
+                Checkpoints, directory=directory, limit_bytes=limit_bytes, offer=offer_state
+            )
+            system.spawn(CHECKPOINTS, checkpoints)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)

@@ -29,6 +29,7 @@ from epe.messages import (
     Status,
     WidthCost,
 )
+from epe.transport.link import Parcel
 
 RUNNING = Status(
     phase="running",
@@ -120,6 +121,7 @@ class StandIn:
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
+        state: Parcel | None = None,
     ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:

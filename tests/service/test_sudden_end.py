@@ -8,6 +8,7 @@ import signal
 import aiohttp
 import pytest
 
+from tests.launch.service import eventually
 from tests.service.served import Served, Traces
 from tests.service.test_launch import ENDLESS
 
@@ -42,7 +43,9 @@ async def test_a_job_whose_leader_dies_gets_the_picture_of_an_undisturbed_one_an
     picture = (await service.ask("GET", before["data"][0]["content"]))[1]
     jobs = [await service.job(key=f"{number}-{index}", **wanted) for index in range(3)]
     cut_off = asyncio.create_task(service.draw(**ENDLESS))
-    await service.until_at_work()
+    states = service.log_path.parent / "jobs" / "states"
+    await asyncio.to_thread(eventually, lambda: any(states.glob("job-*[!.new]")), within_s=60)
+    mark = service.mark()
     service.kill_leader(number)
     with pytest.raises(aiohttp.ClientError):
         await cut_off
@@ -52,6 +55,8 @@ async def test_a_job_whose_leader_dies_gets_the_picture_of_an_undisturbed_one_an
         ended = await service.until_ended(job)
         assert ended["status"] == "completed"
         assert (await service.ask("GET", ended["data"][0]["content"]))[1] == picture
+    steps = [step for event in service.events("job.went_on", since=mark) for step in event["steps"]]
+    assert any(step is not None for step in steps), "none went on from its state on disk"
     await service.until_all_ranks_work()
     assert (await service.draw(**wanted)).file == picture
 

@@ -42,7 +42,7 @@ FAULTS: tuple[dict[str, Any], ...] = (
     {"kind": "hang", "stage": "denoise", "probability": 0.002, "count": 1},
     {"kind": "slow", "stage": "denoise", "probability": 0.01, "seconds": 0.3},
 )
-HANG_S = 10.0
+HANG_S = 5.0
 QUIET_WITHIN_S = 120.0
 
 

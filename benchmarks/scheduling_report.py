@@ -67,7 +67,7 @@ in time was taken (the grids: `benchmarks/scheduling_entrants.py`; what they fou
 
 
 def _outdated(lines: Sequence[Line]) -> str:
-    """Which runs are not of this commit."""
+    """How many runs are not of this commit."""
     runs = [line for line in lines if line.job.entrant is not None]
     whose = {
         "`elastic`": [line for line in runs if line.job.entrant == OURS],
@@ -75,7 +75,9 @@ def _outdated(lines: Sequence[Line]) -> str:
     }
     counts = [(sum(map(is_outdated, each)), len(each), name) for name, each in whose.items()]
     told = [f"{older} of {total} runs of {name}" for older, total, name in counts if older]
-    return f" Of an earlier version of the planner or the simulator are {' and '.join(told)}." if told else ""
+    if not told:
+        return ""
+    return f" Modules of the planner or the simulator were changed after {' and '.join(told)}."
 
 
 def _range(counts: Sequence[int]) -> str:

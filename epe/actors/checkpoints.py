@@ -14,7 +14,7 @@ from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
 
 # A whole state: its header and its tensors by name.
-Offer = Callable[[StateHeader, Mapping[str, Any]], None]
+Seen = Callable[[StateHeader, Mapping[str, Any]], None]
 
 log = get_logger("checkpoints")
 
@@ -45,17 +45,17 @@ class _Kept:
 
 class Checkpoints(Actor):
     """One for each leader; holds at most `limit_bytes`. When that is not enough, the requests that have done the
-    fewest steps lose theirs first: to start them again costs least. `offer` is called with each state that comes from
-    a rank; it takes no time."""
+    fewest steps lose theirs first: to start them again costs least. `seen` is called with each state that comes; it
+    takes no time."""
 
     inbox = 4096
 
     def __init__(
-        self, *, directory: Directory, limit_bytes: int, offer: Offer = lambda header, tensors: None
+        self, *, directory: Directory, limit_bytes: int, seen: Seen = lambda header, tensors: None
     ) -> None:
         self.directory = directory
         self.limit_bytes = limit_bytes
-        self.offer = offer
+        self.seen = seen
         self.kept: dict[str, _Kept] = {}
 
     async def receive(self, message: object) -> object:
@@ -88,8 +88,7 @@ class Checkpoints(Actor):
             zip(header.names, tensors, strict=True)
         )
         kept = self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
-        if checkpoint.seq > 0:  # else it comes from an earlier life of the service
-            self.offer(kept.whole, named)
+        self.seen(kept.whole, named)
         self._tell(header.request_id, checkpoint.seq, header.step)
         self._make_room()
 

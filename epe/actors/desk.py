@@ -11,6 +11,7 @@ from typing import Any
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
 from epe.actors.outcome import error_of
+from epe.actors.previews import Previews
 from epe.errors import BadRequest, Gone
 from epe.messages import (
     Accepted,
@@ -26,8 +27,10 @@ from epe.messages import (
     Inspect,
     LayoutChanged,
     Live,
+    Palette,
     Predict,
     Predicted,
+    Preview,
     Progress,
     Rejected,
     Request,
@@ -40,6 +43,7 @@ from epe.transport.link import Parcel
 ASK_TIMEOUT_S = 30.0
 
 Watcher = Callable[[Progress], None]
+PreviewWatcher = Callable[[Preview], None]
 Listener = Callable[[Event], None]
 
 
@@ -88,8 +92,15 @@ class Desk(Actor):
 
     inbox = 8192
 
-    def __init__(self, *, directory: Directory, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        directory: Directory,
+        previews: Previews | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self.directory = directory
+        self.previews = previews
         self.wall_clock = wall_clock
         self.entries: dict[str, _Entry] = {}
         self._listeners: dict[Listener, None] = {}
@@ -102,11 +113,14 @@ class Desk(Actor):
         request: Request,
         *,
         watcher: Watcher | None = None,
+        num_previews: int = 0,
+        preview_watcher: PreviewWatcher | None = None,
         again: Again | None = None,
         state: Parcel | None = None,
     ) -> Handle:
         """Hand a request to the planner, or one of an earlier life of the service `again`, with the `Checkpoint` from
-        which it goes on; raises `Refused` or `BadRequest` when it is not taken."""
+        which it goes on; raises `Refused` or `BadRequest` when it is not taken. `watcher` is called with its progress,
+        `preview_watcher` with up to `num_previews` previews."""
         if request.id in self.entries:
             raise BadRequest(f"request id {request.id!r} is already in work; use another one", param="id")
         arrived_at = self.wall_clock() - (0.0 if again is None else again.age_s)
@@ -116,16 +130,18 @@ class Desk(Actor):
         if state is not None:
             # The planner knows of the request before it hears of the state: it is asked before anything else can run.
             self.ref(self.directory.checkpoints).tell(state)
+        if self.previews is not None and preview_watcher is not None:
+            self.previews.begin(request, num_previews=num_previews, tell=preview_watcher)
         try:
             answer = await self.ref(self.directory.planner).ask(
                 Submit(request=request, again=again), timeout_s=ASK_TIMEOUT_S
             )
         except BaseException:
-            self.entries.pop(request.id, None)
+            self._forget(request.id)
             self.cancel(request.id)
             raise
         if isinstance(answer, Rejected):
-            del self.entries[request.id]
+            self._forget(request.id)
             self._tell(Turned(request=request, failure=answer.failure))
             raise error_of(answer.failure)
         entry.accepted = answer
@@ -183,6 +199,9 @@ class Desk(Actor):
                 self._progressed(self.entries.get(request_id), message)
             case LayoutChanged():
                 self._tell(message)
+            case Palette():
+                if self.previews is not None:
+                    self.previews.palette = message
             case Parcel(message=Artifact(request_id=request_id) as artifact, tensors=tensors):
                 if entry := self.entries.get(request_id):
                     entry.artifact = artifact
@@ -191,6 +210,11 @@ class Desk(Actor):
                 self._ended(message)
             case Down(reason=reason):
                 self.give_up(f"the planner ended: {reason}")
+
+    def _forget(self, request_id: str) -> _Entry | None:
+        if self.previews is not None:
+            self.previews.end(request_id)
+        return self.entries.pop(request_id, None)
 
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:
@@ -204,7 +228,7 @@ class Desk(Actor):
                 entry.watcher(message)
 
     def _ended(self, message: Ended) -> None:
-        entry = self.entries.pop(message.request_id, None)
+        entry = self._forget(message.request_id)
         if entry is None or entry.ending.done():
             return
         if entry.accepted is not None:

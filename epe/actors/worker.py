@@ -21,6 +21,7 @@ from epe.messages import (
     Lease,
     LeaseDone,
     LeaseFailed,
+    Palette,
     RankReady,
     Stop,
     Transfer,
@@ -76,6 +77,7 @@ class Loaded:
 
     device: Device
     ready: RankReady
+    palette: Palette | None = None
 
 
 class Worker(Actor):
@@ -111,9 +113,11 @@ class Worker(Actor):
 
     async def receive(self, message: object) -> object:
         match message:
-            case Loaded(device=device, ready=ready):
+            case Loaded(device=device, ready=ready, palette=palette):
                 self.device = device
                 self.ref(self.directory.planner).tell(ready)
+                if palette is not None:
+                    self.ref(self.directory.desk).tell(palette)
             case Lease():
                 self._lease(message)
             case Fetch(request_id=request_id, step=step):

@@ -7,8 +7,10 @@ from epe.messages.events import (
     LaneAtWork,
     LayoutChanged,
     Live,
+    Palette,
     Predict,
     Predicted,
+    Preview,
     Turned,
     WidthCost,
 )
@@ -77,6 +79,7 @@ WireMessage = (
     | LayoutChanged
     | Predict
     | Predicted
+    | Palette
     | Watch
     | Down
 )
@@ -114,9 +117,11 @@ __all__ = [
     "LeaseFailed",
     "Live",
     "OutputFormat",
+    "Palette",
     "PolicyStatus",
     "Predict",
     "Predicted",
+    "Preview",
     "Progress",
     "RankReady",
     "RankStatus",

@@ -83,3 +83,19 @@ class Predicted(Struct, frozen=True, kw_only=True, tag=True):
     decode_s: float
     finish_s: float
     widths: tuple[WidthCost, ...]
+
+
+class Palette(Struct, frozen=True, kw_only=True, tag=True):
+    """What a cell of latents looks like: weights of each of its values for red, green and blue from 0 to 1, and last an
+    offset. Fitted by a rank to the decoder of its checkpoint."""
+
+    weights: tuple[tuple[float, float, float], ...]
+
+
+class Preview(Struct, frozen=True, kw_only=True):
+    """A rough picture of a request on its way: the file of the one at `index`, after `step` steps."""
+
+    request_id: str
+    index: int
+    step: int
+    data: bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from epe.actors.admission import Limits
-from epe.actors.checkpoints import Checkpoints, Offer
+from epe.actors.checkpoints import Checkpoints, Seen
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk
 from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory
@@ -21,12 +21,14 @@ from epe.actors.keeper import KEEPER, KeepCosts, Keeper
 from epe.actors.leasing import PlannerSettings
 from epe.actors.planner import Planner
 from epe.actors.postprocess import Encode, Postprocess
+from epe.actors.previews import Previews
 from epe.actors.recorder import RECORDER, Flush, Recorder
 from epe.config.stage import Stage, VideoCodec
 from epe.errors import Gone
 from epe.execution.faults import Faults
 from epe.media import encode_file, media_type
-from epe.messages import Artifact, Decoded
+from epe.media.preview import encode_preview
+from epe.messages import Artifact, Decoded, Palette, Request, StateHeader
 from epe.messages import Stage as TaskStage
 from epe.planning.calibration import Program, batch_sizes
 from epe.planning.costs import CostTable
@@ -54,10 +56,11 @@ class Leader:
         warm_up: bool,
         survives: bool = False,
         trace_path: str | None = None,
-        offer_state: Offer = lambda header, tensors: None,
+        offer_state: Seen = lambda header, tensors: None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
+        self._offer_state = offer_state
         self.directory = directory
         self.pool = ThreadPoolExecutor(stage.postprocess_workers, thread_name_prefix="postprocess")
         self._encode: Encode = partial(encode_artifact, codec=stage.video_codec)
@@ -66,7 +69,8 @@ class Leader:
                 "faults.were_armed", num_faults=len(stage.faults), reason="the stage file asks for them"
             )
             self._encode = _struck(self._encode, Faults(stage.faults, rank=None))
-        self.desk = Desk(directory=directory)
+        self.previews = Previews(render=render_preview, run_elsewhere=self._run_elsewhere)
+        self.desk = Desk(directory=directory, previews=self.previews)
         self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != NONE
         self.planner = _planner(
             stage,
@@ -80,13 +84,16 @@ class Leader:
         self._spawn_writers(stage, trace_path)
         if survives:
             limit_bytes = stage.service.checkpoint_mb * 2**20
-            checkpoints = partial(
-                Checkpoints, directory=directory, limit_bytes=limit_bytes, offer=offer_state
-            )
-            system.spawn(CHECKPOINTS, checkpoints)
+            keep = partial(Checkpoints, directory=directory, limit_bytes=limit_bytes, seen=self._see)
+            system.spawn(CHECKPOINTS, keep)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
+
+    def _see(self, header: StateHeader, tensors: Mapping[str, Any]) -> None:
+        """A state has come: somebody may want to look at it, and to have it on disk."""
+        self.previews.see(header, tensors)
+        self._offer_state(header, tensors)
 
     def _spawn_writers(self, stage: Stage, trace_path: str | None) -> None:
         """The actors that write to a disk, as far as they are wanted."""
@@ -100,8 +107,8 @@ class Leader:
     def _postprocess(self) -> Postprocess:
         return Postprocess(directory=self.directory, encode=self._encode, run_elsewhere=self._run_elsewhere)
 
-    async def _run_elsewhere(self, encode: Encode, pixels: Any, decoded: Decoded) -> Artifact:
-        return await asyncio.get_running_loop().run_in_executor(self.pool, encode, pixels, decoded)
+    async def _run_elsewhere(self, work: Callable[..., Any], *given: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work, *given)
 
     async def close(self) -> None:
         """Stop the actors; what is still being encoded is given up."""
@@ -145,6 +152,19 @@ def _struck(encode: Encode, faults: Faults) -> Encode:
         return encode(pixels, decoded)
 
     return struck
+
+
+def render_preview(latents: Any, noise: Any, palette: Palette, request: Request) -> bytes:
+    """The file of a preview, of tensors in host memory."""
+    return encode_preview(
+        latents.float().numpy(),
+        noise.float().numpy(),
+        palette,
+        height=request.height,
+        width=request.width,
+        format=request.output_format,
+        compression=request.output_compression,
+    )
 
 
 def _planner(

@@ -21,11 +21,12 @@ from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
-from epe.messages import RankReady, Stop
+from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
+from epe.runtime.palette import fit_palette
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
@@ -60,18 +61,18 @@ class Rank:
             ),
         )
 
-    async def load(self, stage: Stage) -> bool:
+    async def load(self, stage: Stage, *, fits_palette: bool = False) -> bool:
         """Load the model, build the lanes that are known, and report to the planner; False if the rank is stopped
-        before that is done."""
+        before that is done. With `fits_palette` it also finds out what the latents look like."""
         begin_s = time.perf_counter()
         target = pick_device(stage.device, index=self.seat.device_index)
-        loading = asyncio.ensure_future(asyncio.to_thread(_load, self.seat, target, stage))
+        loading = asyncio.ensure_future(asyncio.to_thread(_load, self.seat, target, stage, fits_palette))
         ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not loading.done():
                 return False
-            adapter, self._lanes = loading.result()
+            adapter, self._lanes, palette = loading.result()
         finally:
             loading.cancel()  # The thread goes on, but nobody waits for it.
         limit_bytes = memory_limit_bytes(stage)
@@ -94,7 +95,7 @@ class Rank:
             memory_bytes=usable_bytes(target, limit_bytes=limit_bytes),
             resident_bytes=meter.resident_bytes(),
         )
-        self._worker.tell(Loaded(self._device, ready))
+        self._worker.tell(Loaded(self._device, ready, palette))
         return True
 
     def fail(self, reason: str) -> None:
@@ -111,7 +112,9 @@ class Rank:
             self._lanes.close()
 
 
-def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lanes]:
+def _load(
+    seat: Seat, target: torch.device, stage: Stage, fits_palette: bool
+) -> tuple[Adapter, Lanes, Palette | None]:
     """Blocking: runs in a thread, so that the rank answers while it loads."""
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
@@ -127,8 +130,9 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
     )
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
+    palette = fit_palette(adapter) if fits_palette else None
     if seat.store is None or backend is None:
-        return adapter, SoloLanes()
+        return adapter, SoloLanes(), palette
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
     lanes = aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes)
@@ -136,7 +140,7 @@ def _load(seat: Seat, target: torch.device, stage: Stage) -> tuple[Adapter, Lane
         groups.prebuild(lanes)
     else:
         groups.keep(lanes)
-    return adapter, groups
+    return adapter, groups, palette
 
 
 def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:

@@ -163,7 +163,7 @@ async def run_rank(
         rank = Rank(system, seat=seat, directory=directory)
         link.failure.add_done_callback(lambda failure: rank.fail(failure.result()))
         joined()
-        await rank.load(stage)
+        await rank.load(stage, fits_palette=seat.rank == 0)
         beating = asyncio.create_task(keep_beating(beat))
         ending = await rank.stopped_by
         beating.cancel()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epe.errors import TaskFailed
+from epe.jobs.engine import Handle
 from epe.messages import Accepted, Account, Request, Stage
 from epe.server.engine import Engine
 
@@ -35,13 +36,18 @@ async def draw(engine: Engine, requests: Sequence[Request]) -> tuple[Picture, ..
     return tuple(each.result() for each in drawn)
 
 
-async def _draw_one(engine: Engine, request: Request) -> Picture:
-    handle = await engine.submit(request)
-    try:
-        result = await handle.result()
-    except asyncio.CancelledError:
-        handle.cancel()
-        raise
+async def finished(request: Request, handle: Handle) -> Picture:
+    """The picture of an accepted request, once it is there; raises what `Handle.result` raises."""
+    result = await handle.result()
     if result.data is None:
         raise TaskFailed(f"request {request.id} ended without a file", stage=Stage.FINISH)
     return Picture(request, handle.accepted, result.account, result.data, result.media_type)
+
+
+async def _draw_one(engine: Engine, request: Request) -> Picture:
+    handle = await engine.submit(request)
+    try:
+        return await finished(request, handle)
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise

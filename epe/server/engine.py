@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from epe.jobs.engine import Engine as Draws
-from epe.messages import Event, Live, Predicted, Request, Status
+from epe.jobs.engine import Handle
+from epe.messages import Again, Event, Live, Predicted, Preview, Progress, Request, Status
+from epe.transport.link import Parcel
+
+PreviewWatcher = Callable[[Preview], None]
 
 
 class Engine(Draws, Protocol):
@@ -14,6 +18,18 @@ class Engine(Draws, Protocol):
 
     Where the caller is cancelled while it waits in `submit`, the request is cancelled too.
     """
+
+    async def submit(
+        self,
+        request: Request,
+        *,
+        watcher: Callable[[Progress], None] | None = None,
+        again: Again | None = None,
+        state: Parcel | None = None,
+        num_previews: int = 0,
+        preview_watcher: PreviewWatcher | None = None,
+    ) -> Handle:
+        """As jobs hand requests in; `preview_watcher` is called with up to `num_previews` previews."""
 
     async def status(self) -> Status:
         """The state of the service; raises `Gone` where nobody is left to ask."""

@@ -8,9 +8,10 @@ from epe.errors import BadRequest
 from epe.server.body import read_json
 from epe.server.drawing import draw
 from epe.server.image_body import ImageBody, to_requests, warnings_of
-from epe.server.keeping import key_of, new_id, order_of, pictures_of_job
+from epe.server.keeping import KEY_HEADER, key_of, new_id, order_of, pictures_of_job
 from epe.server.reply import answer_pictures
 from epe.server.service import CLIENT, SERVICE, Service
+from epe.server.streaming import stream_picture
 
 
 async def create_images(http: web.Request) -> web.StreamResponse:
@@ -18,25 +19,43 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     service, client = http.app[SERVICE], http[CLIENT]
     body = await read_json(http, ImageBody)
     service.check_model(body.model)
-    _refuse_not_yet(body)
+    _check_stream(body)
     _check_url(body, service)
     request_id, warnings = new_id(http), warnings_of(body, service)
     requests = to_requests(body, service, request_id=request_id, key_name=client.name)
-    if (key := key_of(http)) is not None:
-        pictures = await pictures_of_job(
-            http, order_of(http, requests, key=key, body=body, warnings=warnings)
-        )
+    key = key_of(http)
+    if body.stream:
+        _refuse_key(key)
+        with service.clients.at_work(client, requests):
+            num_previews = body.partial_images or 0
+            return await stream_picture(http, requests[0], num_previews=num_previews, warnings=warnings)
+    if key is not None:
+        order = order_of(http, requests, key=key, body=body, warnings=warnings)
+        pictures = await pictures_of_job(http, order)
     else:
         with service.clients.at_work(client, requests):
             pictures = await draw(service.engine, requests)
     return await answer_pictures(http, pictures, warnings=warnings, by_url=body.response_format == "url")
 
 
-def _refuse_not_yet(body: ImageBody) -> None:
-    if body.stream:
-        raise BadRequest("stream true: not yet; leave it out", param="stream")
-    if body.partial_images:
-        raise BadRequest("partial_images: not yet; leave it out", param="partial_images")
+def _check_stream(body: ImageBody) -> None:
+    """Events name no picture, so a stream has one; and they carry files."""
+    if not body.stream:
+        if body.partial_images:
+            message = f"partial_images {body.partial_images} are sent in a stream alone; give stream true"
+            raise BadRequest(message, param="partial_images")
+    elif (body.n or 1) > 1:
+        raise BadRequest(f"n {body.n} is not 1; a stream has one picture", param="n")
+    elif body.response_format == "url":
+        message = "response_format url is not for a stream, which has the file in it; use b64_json"
+        raise BadRequest(message, param="response_format")
+
+
+def _refuse_key(key: str | None) -> None:
+    """A stream belongs to its connection; what is kept can be watched by its id."""
+    if key is not None:
+        message = f"{KEY_HEADER} is not for a stream, which is not kept; leave out one of them"
+        raise BadRequest(message, param=KEY_HEADER)
 
 
 def _check_url(body: ImageBody, service: Service) -> None:

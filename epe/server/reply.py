@@ -141,13 +141,18 @@ async def send_pictures(
     return response
 
 
+def base64_pieces(file: bytes) -> Iterator[bytes]:
+    """The base64 of a file in pieces of 256 KiB."""
+    for start in range(0, len(file), _PIECE_BYTES):
+        yield b64encode(file[start : start + _PIECE_BYTES])
+
+
 def pieces_of(frame: Sequence[bytes], files: Sequence[bytes]) -> Iterator[bytes]:
     """The body: between two parts of the frame stands the base64 of a file, cut into pieces of 256 KiB."""
     yield frame[0]
     for file, after in zip(files, frame[1:], strict=True):
         yield b'"b64_json":"'
-        for start in range(0, len(file), _PIECE_BYTES):
-            yield b64encode(file[start : start + _PIECE_BYTES])
+        yield from base64_pieces(file)
         yield b'"' + after
 
 

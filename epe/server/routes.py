@@ -34,7 +34,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/images/generations",
         create_images,
         "Draw pictures of a prompt",
-        {200: Answer("the finished pictures", ImagesReply)},
+        {200: Answer("the finished pictures", ImagesReply, others=(EVENT_STREAM,))},
         errors=_BODY + _WORK,
         body=ImageBody,
     ),

@@ -26,7 +26,7 @@ async def live(
 ) -> tuple[Cluster, Jobs]:
     """A service with this store and these states, which takes requests."""
     states = States(files, run_elsewhere=slowly)
-    cluster = Cluster(survives=True, offer=states.offer, **more)
+    cluster = Cluster(survives=True, seen=states.offer, **more)
     desk = await cluster.start()
     clock = asyncio.get_running_loop().time
     limits = Limits(max_age_s=7 * 86400.0)

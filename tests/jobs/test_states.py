@@ -1,4 +1,4 @@
-"""States on disk, on the virtual clock: only the newest is written, none is waited for, and none outlives its request."""
+"""States on disk, on the virtual clock: only the newest is written, and none outlives its request."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from epe.messages import (
     Live,
     PolicyStatus,
     Predicted,
+    Preview,
     Progress,
     RankStatus,
     Request,
@@ -29,6 +30,7 @@ from epe.messages import (
     Status,
     WidthCost,
 )
+from epe.server.engine import PreviewWatcher
 from epe.transport.link import Parcel
 
 RUNNING = Status(
@@ -122,11 +124,16 @@ class StandIn:
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
         state: Parcel | None = None,
+        num_previews: int = 0,
+        preview_watcher: PreviewWatcher | None = None,
     ) -> StandInHandle:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append(request)
+        for index in range(num_previews if preview_watcher else 0):
+            data = b"preview %d" % index
+            preview_watcher(Preview(request_id=request.id, index=index, step=index + 1, data=data))
         if watcher is not None:
             self.watchers[request.id] = watcher
         return StandInHandle(self, request, order=len(self.submitted))

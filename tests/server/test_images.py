@@ -165,7 +165,7 @@ BAD = {
     "response_format": ["b64", 1],
     "output_format": ["gif", "raw", "PNG", 1],
     "output_compression": [-1, 101, 5.5, "9"],
-    "stream": [True, "yes", 1],
+    "stream": ["yes", 1],
     "partial_images": [1, 4, -1, "0"],
     "seed": [-1, 2**63, 10**400, 1.5, "7", False, [1]],
     "num_inference_steps": [0, -1, 10**9, 2.5, "4"],

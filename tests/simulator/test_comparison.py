@@ -76,11 +76,11 @@ def test_runs_of_another_version_are_told_and_made_again_but_bounds_are_not(fold
     (folder / "runs.jsonl").write_bytes(older)
     compare(folder, "report")
     page = (folder / "page.md").read_text()
-    assert "earlier version of the planner or the simulator are 2 of 2 runs of `elastic` and 4 of 4" in page
+    assert "changed after 2 of 2 runs of `elastic` and 4 of 4 runs of the others" in page
     told = compare(folder, "run", "--what", "baselines,bounds,elastic", "--renew")
     assert told.startswith("8 runs, 6 to do")
     compare(folder, "report")
-    assert "earlier version" not in (folder / "page.md").read_text()
+    assert "changed after" not in (folder / "page.md").read_text()
 
 
 def without_time(line: bytes) -> object:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from epe.actors.core import Actor
 from epe.actors.directory import Directory
-from epe.errors import Gone
+from epe.errors import Gone, Overloaded
 from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
@@ -104,7 +105,9 @@ class Checkpoints(Actor):
         self._tell(request_id, seq, None)
 
     def _tell(self, request_id: str, seq: int, step: int | None) -> None:
-        self.ref(self.directory.planner).tell(Checkpointed(request_id=request_id, seq=seq, step=step))
+        # A planner that has no room for it does with the checkpoint that it knows of, or with none.
+        with suppress(Overloaded):
+            self.ref(self.directory.planner).tell(Checkpointed(request_id=request_id, seq=seq, step=step))
 
     def _parcel(self, request_id: str, step: int) -> Parcel:
         kept = self.kept.get(request_id)

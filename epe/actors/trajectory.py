@@ -65,7 +65,9 @@ class Trajectory:
         self.encoded: Encoded | None = None
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
-        self.num_migrations = self.num_recoveries = self.num_repeated_steps = self.num_lost_ranks = 0
+        self.num_migrations = self.num_recoveries = self.num_repeated_steps = 0
+        # Those under which ranks were lost, by number: of a lane that goes down at once it is one.
+        self.lost_leases: set[int] = set()
         self.predicted_s = 0.0
         self.started_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None

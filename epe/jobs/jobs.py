@@ -123,6 +123,13 @@ class Jobs:
             )
         return job
 
+    async def page(
+        self, client_id: str | None, *, after: str | None, limit: int, newest_first: bool
+    ) -> list[Job]:
+        """Jobs as they are now, in the order in which they were accepted or against it: see `JobStore.page`."""
+        found = await self.store.page(client_id, after=after, limit=limit, newest_first=newest_first)
+        return [each.job if (each := self._open.get(job.id)) else job for job in found]
+
     async def ended(self, job_id: str) -> Job:
         """Wait for the end of a job; raises `UnknownJob`, and `Gone` when the service ends before it."""
         each = self._open.get(job_id)

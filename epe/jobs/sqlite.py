@@ -105,6 +105,17 @@ class SqliteStore:
         rows = await self._run("SELECT record FROM jobs WHERE ended_at_s IS NULL ORDER BY place")
         return [self._job(row) for row in rows]
 
+    async def page(
+        self, client_id: str | None, *, after: str | None, limit: int, newest_first: bool
+    ) -> list[Job]:
+        behind, order = ("<", "DESC") if newest_first else (">", "ASC")
+        rows = await self._run(
+            "SELECT record FROM jobs WHERE (?1 IS NULL OR client_id = ?1) AND (?2 IS NULL OR place "
+            f"{behind} coalesce((SELECT place FROM jobs WHERE id = ?2), ?3)) ORDER BY place {order} LIMIT ?4",
+            (client_id, after, 2**62 if newest_first else -1, limit),
+        )
+        return [self._job(row) for row in rows]
+
     async def oldest_ended(self) -> Job | None:
         where = "SELECT record FROM jobs WHERE ended_at_s NOT NULL ORDER BY ended_at_s, place LIMIT 1"
         return self._first(await self._run(where))

@@ -37,6 +37,12 @@ class JobStore(Protocol):
 
     async def unfinished(self) -> list[Job]: ...
 
+    async def page(
+        self, client_id: str | None, *, after: str | None, limit: int, newest_first: bool
+    ) -> list[Job]:
+        """Up to `limit` jobs, of one client or of all (None), in the order in which they were accepted or against it:
+        those behind the job `after`."""
+
     async def oldest_ended(self) -> Job | None:
         """The one of those that have ended which ended first."""
 
@@ -89,6 +95,14 @@ class MemoryStore:
 
     async def unfinished(self) -> list[Job]:
         return [job for job in self._jobs.values() if not job.has_ended]
+
+    async def page(
+        self, client_id: str | None, *, after: str | None, limit: int, newest_first: bool
+    ) -> list[Job]:
+        jobs = [job for job in self._jobs.values() if client_id in (None, job.client_id)]
+        ordered = jobs[::-1] if newest_first else jobs
+        places = [place for place, job in enumerate(ordered) if job.id == after]
+        return ordered[places[0] + 1 if places else 0 :][:limit]
 
     async def oldest_ended(self) -> Job | None:
         return self._jobs[next(iter(self._ended))] if self._ended else None

@@ -1,4 +1,4 @@
-"""JSON bodies, strictly: no unknown fields, no duplicate fields, no coercion; each error names its field."""
+"""Bodies, strictly: no unknown fields, no duplicate fields, in JSON no coercion; each error names its field."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Awaitable
 from difflib import get_close_matches
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -21,7 +22,10 @@ _LARGE_BYTES = 2**16
 # Some clients can only add fields in one of these; others send that as a text.
 EXTRA_FIELDS = ("extra_args", "extra_body")
 
+FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
+
 Body = TypeVar("Body", bound=msgspec.Struct)
+Read = TypeVar("Read")
 
 
 async def read_json(http: web.Request, body_type: type[Body]) -> Body:
@@ -35,23 +39,61 @@ async def read_json(http: web.Request, body_type: type[Body]) -> Body:
     return decode_body(raw, body_type)
 
 
+async def read_fields(http: web.Request, body_type: type[Body]) -> Body:
+    """As `read_json`, also from a form, whose values are texts; a file in it is refused."""
+    if http.content_type not in FORMS:
+        return await read_json(http, body_type)
+    _refuse_encoding(http)
+    form = await _in_time(http.post())
+    fields: dict[str, object] = {}
+    for name, value in form.items():
+        if not isinstance(value, str):
+            raise BadRequest(
+                f"{name[:64]}: a file is not read here; this model takes a prompt alone", param=name[:64]
+            )
+        if name in fields:
+            raise BadRequest(f"field {name[:64]} is given more than once", param=name[:64])
+        fields[name] = value
+    return _from_texts(fields, body_type)
+
+
+def _from_texts(fields: dict[str, object], body_type: type[Body]) -> Body:
+    for name in EXTRA_FIELDS:
+        more = _raw_fields(str(fields.pop(name, "{}")).encode(), param=name)
+        if both := fields.keys() & more.keys():
+            raise BadRequest(f"field {min(both)} is given beside {name} and in it; give one", param=min(both))
+        fields |= {key: msgspec.json.decode(value) for key, value in more.items()}
+    try:
+        return msgspec.convert(fields, body_type, strict=False)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), {name: str(value) for name, value in fields.items()}, body_type) from None
+
+
 async def read_body(http: web.Request) -> bytes:
     """The bytes of a JSON body, as they were sent; raises the `HTTPException` that says why there are none."""
-    encoding = http.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        text = f"content-encoding {_shown(encoding)} is not read here; send the body as it is"
-        raise web.HTTPUnsupportedMediaType(text=text)
+    _refuse_encoding(http)
     # Without a type the bytes may be what they should be.
     if http.headers.get("Content-Type") and http.content_type != "application/json":
         text = f"content-type {_shown(http.content_type)} is not read here; send application/json"
         raise web.HTTPUnsupportedMediaType(text=text)
+    return await _in_time(http.read())
+
+
+def _refuse_encoding(http: web.Request) -> None:
+    encoding = http.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        text = f"content-encoding {_shown(encoding)} is not read here; send the body as it is"
+        raise web.HTTPUnsupportedMediaType(text=text)
+
+
+async def _in_time(reading: Awaitable[Read]) -> Read:
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
-            return await http.read()
+            return await reading
     except TimeoutError:
         text = f"the body has not come within {BODY_WITHIN_S:g} s"
         raise web.HTTPRequestTimeout(text=text) from None
-    except web.RequestPayloadError as error:
+    except (web.RequestPayloadError, ValueError) as error:  # a form in no form is a ValueError
         raise web.HTTPBadRequest(text=f"the body cannot be read: {_shown(str(error))}") from None
 
 

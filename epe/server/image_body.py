@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,15 +20,12 @@ _NAMES_OF_SIZE = _NAMES | {"height": "size", "width": "size"}
 _WITHOUT_EFFECT = ("quality", "style", "background", "moderation", "safety_identifier")
 
 
-class PlanBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What says how much work a request is. None is the same as not given; the model's bounds come later."""
+class WorkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every request for work may say. None is the same as not given; the model's bounds come later."""
 
     prompt: str | None = None
     model: str | None = None
-    n: Annotated[int, Meta(ge=1, le=10)] | None = None
     size: str | None = None
-    output_format: Literal["png", "jpeg", "webp"] | None = None
-    output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
     user: str | None = None
 
     seed: int | None = None
@@ -38,11 +35,19 @@ class PlanBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     height: int | None = None
     width: int | None = None
     max_sequence_length: int | None = None
-    deadline_ms: Annotated[float, Meta(gt=0)] | None = None
+    deadline_ms: Annotated[float, Meta(ge=1e-3, le=1e12)] | None = None
     on_deadline: Literal["continue", "expire"] | None = None
     best_effort: bool | None = None
     priority: int | None = None
     client_id: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class PlanBody(WorkBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What says how much work pictures are."""
+
+    n: Annotated[int, Meta(ge=1, le=10)] | None = None
+    output_format: Literal["png", "jpeg", "webp"] | None = None
+    output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
 
 
 class ImageBody(PlanBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,31 +73,38 @@ def to_requests(
     """
     if service.family.makes != "picture":
         raise BadRequest(f"model {service.name} draws videos; this route draws pictures", param="model")
-    height, width = _sides(body)
     first = resolve_request(
         service.family,
         id=request_id,
-        prompt=body.prompt,
-        negative_prompt=body.negative_prompt,
-        height=height,
-        width=width,
-        num_steps=body.num_inference_steps,
-        guidance_scale=body.guidance_scale,
-        seed=body.seed,
-        max_sequence_length=body.max_sequence_length,
-        priority=body.priority,
-        client_id=key_name or body.client_id or body.user or "",
-        deadline_s=None if body.deadline_ms is None else body.deadline_ms / 1000,
-        on_deadline=body.on_deadline,
         output_format=None if body.output_format is None else OutputFormat(body.output_format),
         output_compression=body.output_compression,
-        defaults=_defaults(body, service.defaults),
-        names=_NAMES if body.size is None else _NAMES_OF_SIZE,
+        **work_of(body, service, key_name=key_name),
     )
     return _series(first, num_pictures=body.n or 1)
 
 
-def _defaults(body: PlanBody, defaults: Defaults) -> Defaults:
+def work_of(body: WorkBody, service: Service, *, key_name: str) -> dict[str, Any]:
+    """What `resolve_request` makes of the fields that pictures and videos share."""
+    height, width = _sides(body)
+    return {
+        "prompt": body.prompt,
+        "negative_prompt": body.negative_prompt,
+        "height": height,
+        "width": width,
+        "num_steps": body.num_inference_steps,
+        "guidance_scale": body.guidance_scale,
+        "seed": body.seed,
+        "max_sequence_length": body.max_sequence_length,
+        "priority": body.priority,
+        "client_id": key_name or body.client_id or body.user or "",
+        "deadline_s": None if body.deadline_ms is None else body.deadline_ms / 1000,
+        "on_deadline": body.on_deadline,
+        "defaults": _defaults(body, service.defaults),
+        "names": _NAMES if body.size is None else _NAMES_OF_SIZE,
+    }
+
+
+def _defaults(body: WorkBody, defaults: Defaults) -> Defaults:
     """A request for the best effort has no deadline, the stage's included."""
     if not body.best_effort:
         return defaults
@@ -112,7 +124,7 @@ def _series(first: Request, *, num_pictures: int) -> tuple[Request, ...]:
     )
 
 
-def _sides(body: PlanBody) -> tuple[int | None, int | None]:
+def _sides(body: WorkBody) -> tuple[int | None, int | None]:
     """Height and width; None is the default."""
     if body.size in (None, "auto"):
         return body.height, body.width
@@ -125,9 +137,9 @@ def _sides(body: PlanBody) -> tuple[int | None, int | None]:
     return int(match[2]), int(match[1])
 
 
-def warnings_of(body: ImageBody, service: Service) -> tuple[str, ...]:
+def warnings_of(body: WorkBody, service: Service) -> tuple[str, ...]:
     """One sentence for each field that was given and has no effect here, and one on the prompt if need be."""
-    without = [name for name in _WITHOUT_EFFECT if getattr(body, name) is not None]
+    without = [name for name in _WITHOUT_EFFECT if getattr(body, name, None) is not None]
     if service.clients.ask_for_keys:
         # Whoever could name the account could take another one's share.
         without += [name for name in ("user", "client_id") if getattr(body, name) is not None]

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from epe.config.limits import MAX_GUIDANCE, MAX_PRIORITY, MAX_SEED
 from epe.server.answers import ErrorBody
+from epe.server.body import FORMS
 from epe.server.route import JSON, Answer, Route
 from epe.server.service import Service
 
@@ -28,6 +29,7 @@ _ERRORS = {
     409: "it has not ended yet",
     410: "its client has ended it",
     413: "the body is too large",
+    416: "the file has no such bytes",
     415: "the body is compressed, or no JSON",
     429: "overload, or a limit of this client; `Retry-After` says when it may be tried again",
     500: "the work failed; `x-should-retry` is false",
@@ -87,7 +89,7 @@ def _operation(route: Route, service: Service) -> Schema:
     if parameters := [*_path_parameters(route.path), *_query_parameters(route.query)]:
         operation["parameters"] = parameters
     if route.body is not None:
-        content = {JSON: {"schema": _ref(route.body)}}
+        content = {kind: {"schema": _ref(route.body)} for kind in (JSON, *(FORMS if route.forms else ()))}
         operation["requestBody"] = {"required": True, "content": content}
     elif route.any_body:
         operation["requestBody"] = {"content": {"multipart/form-data": {"schema": {"type": "object"}}}}

@@ -103,7 +103,7 @@ def reply_of(job: Job, jobs: Jobs) -> JobReply:
         created_at=int(job.accepted_at_s),
         ended_at=None if job.ended_at_s is None else int(job.ended_at_s),
         expires_at=None if job.ended_at_s is None else int(job.ended_at_s + jobs.limits.max_age_s),
-        progress=_progress_of(job, jobs.num_steps_done(job)),
+        progress=progress_of(job, jobs.num_steps_done(job)),
         predicted_s=max(accepted.predicted_s for accepted in job.accepted),
         late=any(accepted.late for accepted in job.accepted),
         data=tuple(_kept(job, index) for index in range(len(job.files))),
@@ -126,7 +126,7 @@ def _status_of(job: Job) -> JobStatus:
             return "failed"
 
 
-def _progress_of(job: Job, num_steps_done: int) -> int:
+def progress_of(job: Job, num_steps_done: int) -> int:
     """Of the steps; the last percent is the finished file."""
     return 100 if job.state is JobState.FINISHED else min(99, 100 * num_steps_done // job.num_steps)
 

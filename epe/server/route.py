@@ -24,7 +24,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Route:
     """`errors` are the statuses that are answered in the shape of an error; `query` are the whole numbers that may be
-    given in the address, each with its least and its greatest value. Without `guarded` no key is asked for."""
+    given in the address, each with its least and its greatest value. The body is JSON, with `forms` also a form.
+    Without `guarded` no key is asked for."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -34,5 +35,6 @@ class Route:
     errors: tuple[int, ...] = ()
     body: type[Struct] | None = None
     any_body: bool = False
+    forms: bool = False
     query: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     guarded: bool = True

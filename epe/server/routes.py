@@ -21,11 +21,24 @@ from epe.server.requests import (
 )
 from epe.server.route import Answer, Route
 from epe.server.sse import EVENT_STREAM
+from epe.server.video_body import VideoBody
+from epe.server.videos import (
+    MAX_LISTED,
+    DeletedVideo,
+    Video,
+    VideoList,
+    create_video,
+    delete_video,
+    get_video,
+    get_video_content,
+    list_videos,
+)
 
 # What may happen to a body, before anybody knows what it says.
 _BODY = (400, 408, 413, 415)
 # What may happen to work that was asked for.
 _WORK = (404, 429, 500, 503, 504)
+_VIDEOS = ("video/mp4", "video/webm")
 _PICTURES = ("image/png", "image/jpeg", "image/webp")
 
 ROUTES: tuple[Route, ...] = (
@@ -119,6 +132,49 @@ ROUTES: tuple[Route, ...] = (
         delete_request,
         "End a kept request, or forget one that has ended",
         {200: Answer("the request as it is now; one that had ended before is forgotten", JobReply)},
+        errors=(404, 503),
+    ),
+    Route(
+        "POST",
+        "/v1/videos",
+        create_video,
+        "Have a video drawn",
+        {200: Answer("the video as it is now", Video)},
+        errors=_BODY + _WORK,
+        body=VideoBody,
+        forms=True,
+    ),
+    Route(
+        "GET",
+        "/v1/videos",
+        list_videos,
+        "List the videos that are kept",
+        {200: Answer("a page of them", VideoList)},
+        errors=(400, 503),
+        query={"limit": (1, MAX_LISTED)},
+    ),
+    Route(
+        "GET",
+        "/v1/videos/{id}",
+        get_video,
+        "Say how far a video is, and what became of it",
+        {200: Answer("the video as it is now", Video)},
+        errors=(404, 503),
+    ),
+    Route(
+        "GET",
+        "/v1/videos/{id}/content",
+        get_video_content,
+        "Fetch the file of a video",
+        {200: Answer("the file", others=_VIDEOS), 206: Answer("a part of it", others=_VIDEOS)},
+        errors=(400, 404, 410, 416, 500, 503, 504),
+    ),
+    Route(
+        "DELETE",
+        "/v1/videos/{id}",
+        delete_video,
+        "Forget a video, and stop drawing it first",
+        {200: Answer("it is forgotten", DeletedVideo)},
         errors=(404, 503),
     ),
     Route(

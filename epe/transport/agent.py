@@ -80,6 +80,8 @@ def join(
         watch_listeners(lambda: _start(store, membership))
         if present is None:
             _await_members(store.clone(), membership)
+            present = {member: worker_name(member, epoch=epoch, life=0) for member in membership.members}
+        peers = {peer: rpc.get_worker_info(name) for peer, name in present.items() if peer != node}
     except RuntimeError as error:
         leave()
         raise StartFailed(f"{node} could not join epoch {epoch}: {reason_of(error)}") from error
@@ -87,9 +89,7 @@ def join(
         leave()
         raise
     guard(endpoint, joining=False)
-    if present is None:
-        present = {member: worker_name(member, epoch=epoch, life=0) for member in membership.members}
-    return {peer: rpc.get_worker_info(name) for peer, name in present.items() if peer != node}
+    return peers
 
 
 def worker_of(name: str) -> Any:

@@ -32,8 +32,10 @@ def enter(store: Store, node: str, life: int, timeout_s: float) -> None:
     """Say that this node's agent has joined, and wait until everybody knows it. Raises `StartFailed`."""
     keys = _keys(store)
     keys.set(f"in/{node}/{life}", "1")
-    if not _comes(keys, f"welcome/{node}/{life}", timeout_s):
-        raise StartFailed(f"{node} came in, but was not made known to the others within {timeout_s:g} s")
+    turned_away = f"away/{node}/{life}"
+    if not _comes(keys, f"welcome/{node}/{life}", timeout_s, unless=lambda: keys.check([turned_away])):
+        why = "was turned away" if keys.check([turned_away]) else f"was not made known within {timeout_s:g} s"
+        raise StartFailed(f"{node} came in, but {why}")
 
 
 def knocks(store: Store, nodes: tuple[str, ...]) -> dict[str, int]:
@@ -46,12 +48,27 @@ def knocks(store: Store, nodes: tuple[str, ...]) -> dict[str, int]:
     return lives
 
 
-def let_in(store: Store, node: str, life: int, present: Mapping[str, str], timeout_s: float) -> bool:
-    """Open for this life of a node, and wait until its agent has joined; False if it does not within `timeout_s`, or if
-    its next life knocks: others may stand at the door."""
+def let_in(
+    store: Store,
+    node: str,
+    life: int,
+    present: Mapping[str, str],
+    timeout_s: float,
+    *,
+    unless: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Open for this life of a node, and wait until its agent has joined; False, and it is turned away, if it does not
+    within `timeout_s`, if its next life knocks (others may stand at the door), or if `unless` holds."""
     keys = _keys(store)
     keys.set(f"open/{node}/{life}", json.dumps(dict(present)))
-    return _comes(keys, f"in/{node}/{life}", timeout_s, unless=lambda: int(keys.get(f"knock/{node}")) > life)
+
+    def is_vain() -> bool:
+        return unless() or int(keys.get(f"knock/{node}")) > life
+
+    came = _comes(keys, f"in/{node}/{life}", timeout_s, unless=is_vain)
+    if not came:
+        keys.set(f"away/{node}/{life}", "1")
+    return came
 
 
 def welcome(store: Store, node: str, life: int) -> None:

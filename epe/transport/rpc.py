@@ -147,16 +147,25 @@ class RpcLink:
     async def _readmit(self, store: Store, node: str, life: int, *, timeout_s: float) -> None:
         await self._tell_all(Kind.STRIKE_OFF, node, "")
         self._strike_off(node)
-        present = {peer: worker.name for peer, worker in self._workers.items() if peer not in self._lost}
-        present[self._node] = rpc.get_worker_info().name
-        await asyncio.to_thread(agent.list_only, store, epoch=self.epoch, names=present.values())
+        present = await self._list_present(store)
         name = agent.worker_name(node, epoch=self.epoch, life=life)
-        came = await asyncio.to_thread(door.let_in, store, node, life, present, timeout_s)
-        if came:
+        # One that meets a dying peer there cannot join any more.
+        let_in = partial(door.let_in, unless=lambda: any(peer in self._lost for peer in present))
+        came = await asyncio.to_thread(let_in, store, node, life, present, timeout_s)
+        if not came:
+            await self._list_present(store)  # It may wait for its turn with torch until this frees it.
+        else:
             self._admit(node, name)
             await self._tell_all(Kind.ADMIT, node, name)
             await asyncio.to_thread(door.welcome, store, node, life)
         log.info("node.came_back" if came else "node.stayed_away", node=node, life=life)
+
+    async def _list_present(self, store: Store) -> dict[str, str]:
+        """The names of the agents that are there, by node; a newcomer will call these alone."""
+        present = {peer: worker.name for peer, worker in self._workers.items() if peer not in self._lost}
+        present[self._node] = rpc.get_worker_info().name
+        await asyncio.to_thread(agent.list_only, store, epoch=self.epoch, names=present.values())
+        return present
 
     async def _tell_all(self, kind: Kind, node: str, name: str) -> None:
         """Have every living peer do this; one that dies meanwhile need not."""

@@ -149,7 +149,7 @@ def test_a_request_that_hangs_every_rank_is_given_up():
         async with asyncio.timeout(3600):
             poison, good = await cluster.draw(request("poison"), request("good"))
         assert isinstance(poison, Gone)
-        assert "3 ranks were lost while they drew it" in str(poison)
+        assert "ranks were lost under 3 of its leases" in str(poison)
         assert good.data == b"png"
         await asyncio.sleep(60)
         await calm(cluster)

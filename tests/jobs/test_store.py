@@ -44,6 +44,28 @@ async def test_unfinished_jobs_come_in_the_order_in_which_they_were_accepted(sto
     assert [job.id for job in await store.unfinished()] == ["c", "b"]
 
 
+async def test_jobs_are_listed_page_by_page_in_either_order_and_by_client(store: JobStore) -> None:
+    owners = {"c": "x", "a": "y", "b": "x", "d": "x"}
+    for name, owner in owners.items():
+        await store.add(msgspec.structs.replace(open_job(name), client_id=owner))
+    await store.end(msgspec.structs.replace(finished_job("b"), client_id="x"), {"b-0": b"abc"})
+
+    async def page(
+        owner: str | None = None, *, after: str | None = None, limit: int = 9, newest_first: bool = False
+    ):
+        jobs = await store.page(owner, after=after, limit=limit, newest_first=newest_first)
+        return "".join(job.id for job in jobs)
+
+    assert await page() == "cabd"
+    assert await page(newest_first=True) == "dbac"
+    assert await page("x") == "cbd"
+    assert await page("x", newest_first=True, limit=2) == "db"
+    assert await page("x", newest_first=True, after="b") == "c"
+    assert await page(after="a", limit=1) == "b"
+    assert await page("nobody") == ""
+    assert await page(after="unknown") == "cabd"
+
+
 async def test_an_ended_job_has_its_file_until_it_is_removed(store: JobStore) -> None:
     await store.add(open_job("a", key="k"))
     await store.end(finished_job("a", key="k"), {"a-0": b"abc"})

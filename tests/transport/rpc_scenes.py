@@ -19,7 +19,7 @@ from torch.distributed import rpc
 
 from epe.errors import BadRequest, Gone, NonFinite, Overloaded, Refused, StartFailed
 from epe.messages import Cancel, Drain, Drop, Inspect, StateHeader
-from epe.transport import agent, door, listener
+from epe.transport import agent, door, guard, listener
 from epe.transport.link import Parcel
 from epe.transport.rpc import Kind, RpcLink, deliver
 from epe.transport.store import interface_of
@@ -121,8 +121,8 @@ async def settle(link: RpcLink, context: RankContext) -> None:
     await until_all(context, [f"settled{link.epoch}/{node}" for node in NODES])
 
 
-async def until_all(context: RankContext, keys: list[str]) -> None:
-    async with asyncio.timeout(20):
+async def until_all(context: RankContext, keys: list[str], *, within_s: float = 20.0) -> None:
+    async with asyncio.timeout(within_s):
         while not context.store.check(keys):  # noqa: ASYNC110 (another process sets them)
             await asyncio.sleep(0.01)
 
@@ -458,6 +458,38 @@ def one_cannot_be_reached(context: RankContext) -> Any:
     return play(context, scene)
 
 
+def one_dies_while_another_joins(context: RankContext) -> Any:
+    """`r1` comes back; `r0` has said that it knows, and dies before `r1` has called it."""
+
+    async def scene(link: RpcLink, desk: Desk, context: RankContext) -> Any:
+        await settle(link, context)
+        if link.node == "leader":
+            while not context.store.check(["back/r0", "back/r1"]):
+                # Longer than the test lasts: nobody is to wait for this limit.
+                await link.readmit(context.store, timeout_s=300.0)
+                await asyncio.sleep(0.01)
+            return [await link.ask(f"w@{peer}", "x@leader", Inspect(), 5.0) for peer in ("r0", "r1")]
+        if link.node == "r0":
+            await desk.until(lambda: "r1" in desk.down)
+            while not listener_door_is_open():  # noqa: ASYNC110 (the leader's word opens it)
+                await asyncio.sleep(0.001)
+        await link.close()
+        if link.node == "r0":
+            await until_all(context, ["back/r1"], within_s=100.0)
+        again = await come_back(link, desk, context, timeout_s=300.0)
+        context.store.set(f"back/{link.node}", "1")
+        await until_all(context, ["done4/leader"], within_s=100.0)
+        await again.close()
+        return True
+
+    return play(context, scene)
+
+
+def listener_door_is_open() -> bool:
+    """Whether this process has been told that a node comes back."""
+    return bool(guard._JOINING & rpc.internal._unpickler.allowed)
+
+
 def break_listener() -> None:
     """As a scan of ports does, or a peer that dies while it connects."""
     rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
@@ -468,7 +500,7 @@ def break_listener() -> None:
         time.sleep(0.01)
 
 
-async def come_back(link: RpcLink, desk: Desk, context: RankContext) -> RpcLink:
+async def come_back(link: RpcLink, desk: Desk, context: RankContext, *, timeout_s: float = 20.0) -> RpcLink:
     """In a later life: one that meets a peer who is about to end does not come in."""
     for life in range(1, 6):
         with contextlib.suppress(Gone, StartFailed):
@@ -479,7 +511,7 @@ async def come_back(link: RpcLink, desk: Desk, context: RankContext) -> RpcLink:
                 node=link.node,
                 members=NODES,
                 life=life,
-                timeout_s=20.0,
+                timeout_s=timeout_s,
             )
     raise AssertionError(f"{link.node} did not come back")
 

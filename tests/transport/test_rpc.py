@@ -129,6 +129,11 @@ def test_a_node_that_newcomers_cannot_reach_is_found_when_one_comes_and_comes_ba
 
 
 @pytest.mark.world
+def test_one_that_comes_back_as_a_peer_dies_is_turned_away_at_once_and_comes_again(world: World) -> None:
+    assert world.run(scenes.one_dies_while_another_joins, timeout_s=110)[:3] == [[True, True], True, True]
+
+
+@pytest.mark.world
 def test_when_a_node_is_killed_its_peers_hear_why_and_go_on_in_the_next_epoch(world: World) -> None:
     for (text, down, waited_s), went_on in world.run(scenes.one_is_killed, dying=(2,))[:2]:
         assert text.startswith("r1 is gone: E")

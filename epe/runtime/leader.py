@@ -23,6 +23,7 @@ from epe.actors.planner import Planner
 from epe.actors.postprocess import Encode, Postprocess
 from epe.actors.previews import Previews
 from epe.actors.recorder import RECORDER, Flush, Recorder
+from epe.actors.timeline import TIMELINE, Timeline
 from epe.config.stage import Stage, VideoCodec
 from epe.errors import Gone
 from epe.execution.faults import Faults
@@ -56,7 +57,11 @@ class Leader:
         warm_up: bool,
         survives: bool = False,
         trace_path: str | None = None,
+<<<<<<< HEAD
         offer_state: Seen = lambda header, tensors: None,
+=======
+        timeline_path: str | None = None,
+>>>>>>> main
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
@@ -82,6 +87,9 @@ class Leader:
             phase_changed=phase_changed,
         )
         self._spawn_writers(stage, trace_path)
+        if timeline_path is not None:
+            write = partial(append_trace, timeline_path)
+            self.desk.listen(Timeline(system.spawn(TIMELINE, partial(Recorder, write=write))).hear)
         if survives:
             limit_bytes = stage.service.checkpoint_mb * 2**20
             keep = partial(Checkpoints, directory=directory, limit_bytes=limit_bytes, seen=self._see)
@@ -117,6 +125,7 @@ class Leader:
         await self.system.stop(CHECKPOINTS)
         await self._keep_costs()
         await self._end(RECORDER, Flush())
+        await self._end(TIMELINE, Flush())
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     async def _keep_costs(self) -> None:

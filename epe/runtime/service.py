@@ -38,9 +38,12 @@ def service_directory(world_size: int) -> Directory:
 class LeaderProcess:
     """The leader of a service, from the forming of the world to its end."""
 
-    def __init__(self, stage: Stage, *, trace_path: str | None = None) -> None:
+    def __init__(
+        self, stage: Stage, *, trace_path: str | None = None, timeline_path: str | None = None
+    ) -> None:
         self.stage = stage
         self.trace_path = trace_path
+        self.timeline_path = timeline_path
         self.directory = service_directory(stage.world_size)
         self.system = ActorSystem(LEADER)
         self.leader: Leader | None = None
@@ -65,6 +68,7 @@ class LeaderProcess:
             stage=self.stage,
             warm_up=True,
             trace_path=self.trace_path,
+            timeline_path=self.timeline_path,
             survives=True,
             offer_state=kept.states.offer,
             phase_changed=self._phase_changed,

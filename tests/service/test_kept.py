@@ -62,7 +62,10 @@ def end(service: Served) -> None:
 def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path, tiny_zimage: Path, capsys):
     stage, costs, trace = stage_file(tmp_path, tiny_zimage), tmp_path / "costs.json", tmp_path / "trace.jsonl"
 
-    first = serve(tmp_path, stage, "--log-level", "debug", "--record-trace", str(trace))
+    timeline = tmp_path / "timeline.json"
+    first = serve(
+        tmp_path, stage, "--log-level", "debug", "--record-trace", str(trace), "--timeline", str(timeline)
+    )
     try:
         bases = asyncio.run(draw_three(first))
         assert bases == ["measured", "measured", "extrapolated"]
@@ -72,6 +75,7 @@ def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path,
     finally:
         first.close()
     check_kept(read_cost_set(str(costs)))
+    check_timeline(timeline)
     assert [(line.width, line.deadline_s) for line in read_trace(str(trace))] == [
         (side, 60.0) for side in (128, 256, 768)
     ]
@@ -91,6 +95,14 @@ def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path,
     command = ["simulate", "--trace", str(trace), "--costs", str(costs), "--world", "2", "--json", str(out)]
     assert epe([*command, "--policy", "elastic,static_dp"]) == 0
     assert set(json.loads(out.read_text())["policies"]) == {"elastic", "static_dp"}
+
+
+def check_timeline(file: Path) -> None:
+    """Three requests, and work of each on a rank."""
+    events = json.loads(file.read_text().removesuffix(",\n") + "]")
+    spans = {each["id"] for each in events if each["ph"] == "b"}
+    assert len(spans) == 3
+    assert {each["name"] for each in events if each["ph"] == "X"} == spans
 
 
 def check_kept(costs: CostSet) -> None:

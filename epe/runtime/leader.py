@@ -57,11 +57,8 @@ class Leader:
         warm_up: bool,
         survives: bool = False,
         trace_path: str | None = None,
-<<<<<<< HEAD
         offer_state: Seen = lambda header, tensors: None,
-=======
         timeline_path: str | None = None,
->>>>>>> main
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system

@@ -137,9 +137,14 @@ class Cluster:
 
     def kill(self, rank: int) -> None:
         """End a rank's process; the test brings it back."""
-        if parent := self._parents.pop(rank, None):
-            parent.cancel()
+        self._leave_alone(rank)
         self._end_process(rank)
+
+    def _leave_alone(self, rank: int) -> None:
+        """Whoever starts a rank again does so alone."""
+        parent = self._parents.pop(rank, None)
+        if parent is not None and parent is not asyncio.current_task():
+            parent.cancel()
 
     def _end_process(self, rank: int) -> None:
         self.devices[rank].die()
@@ -147,6 +152,7 @@ class Cluster:
 
     async def bring_back(self, rank: int) -> None:
         """Start a killed rank again, with nothing in its hands."""
+        self._leave_alone(rank)
         await self.systems[f"r{rank}"].stop()
         self.devices[rank] = SimulatedDevice(rank, self.world)
         self._start_rank(rank)

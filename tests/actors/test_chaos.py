@@ -107,7 +107,7 @@ async def kill_and_bring_back(cluster: Cluster, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 4)):
         await asyncio.sleep(rng.expovariate(3))
         for rank in rng.sample(range(4), rng.choice((1, 1, 2))):
-            if not cluster.planner.roster.is_lost(rank) and rank in cluster.planner.roster.ready:
+            if not cluster.planner.roster.is_lost(rank) and cluster.network._nodes[f"r{rank}"].alive:
                 cluster.kill(rank)
                 returning.append(asyncio.ensure_future(bring_back(cluster, rank, rng.uniform(0.2, 1.0))))
     await asyncio.gather(*returning)

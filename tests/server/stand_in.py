@@ -31,6 +31,7 @@ from epe.messages import (
     WidthCost,
 )
 from epe.server.engine import PreviewWatcher
+from epe.transport.link import Parcel
 
 RUNNING = Status(
     phase="running",
@@ -129,6 +130,7 @@ class StandIn:
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
+        state: Parcel | None = None,
         num_previews: int = 0,
         preview_watcher: PreviewWatcher | None = None,
     ) -> StandInHandle:

@@ -7,7 +7,7 @@ import base64
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from io import BytesIO
 
 import numpy as np
@@ -18,6 +18,7 @@ from PIL import Image
 from epe.config.api_keys import ApiKey
 from epe.config.request import resolve_request
 from epe.families import family
+from epe.media import encode_video
 from epe.messages import (
     Accepted,
     Admitted,
@@ -28,27 +29,20 @@ from epe.messages import (
     LaneAtWork,
     LayoutChanged,
     Live,
+    OutputFormat,
     Progress,
     RankStatus,
     Stage,
 )
 from epe.server.app import make_app, serve
 from epe.server.settings import HttpSettings
-from tests.browser import Browser, Tab, find_chromium, open_tab
+from tests.browser import Browser, Tab, open_tab
+from tests.server import stand_in
 from tests.server.stand_in import StandIn, account_of, until
-
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs a browser: apt-get install chromium")
 
 PROMPT = "a secret"
 # Long enough that nothing is predicted to have ended while a slow machine looks.
 PREDICTED_S = 900.0
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(find_chromium() or "", tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture
@@ -134,7 +128,7 @@ async def test_a_picture_is_drawn_and_its_previews_are_seen_on_the_way(tab, engi
     await tab.reads("#draw-state", "Finished.")
     await tab.until("document.querySelector('#picture-image').naturalWidth === 64")
     assert await tab.run("document.querySelector('#picture-image').alt") == "A picture of: a red cube"
-    assert "Seed 9; 3.0 s, predicted 2.5 s; lanes 2 wide." in await tab.text("#picture-caption")
+    assert "Seed 9; 3.0 s, predicted 2.5 s; 2 wide." in await tab.text("#picture-caption")
     assert await tab.run("document.querySelector('#picture-save').download") == "epe-9.png"
     assert engine.cancelled in ([], [request.id])  # of no effect on what has ended
 
@@ -143,6 +137,42 @@ def png(side: int) -> bytes:
     file = BytesIO()
     Image.new("RGB", (side, side), "teal").save(file, "png")
     return file.getvalue()
+
+
+def film() -> bytes:
+    pixels = np.zeros((5, 64, 96, 3), dtype=np.uint8)
+    pixels[:, :, 48:] = 200
+    return encode_video(pixels, format=OutputFormat.WEBM, fps=5)
+
+
+async def test_a_video_is_drawn_and_can_be_played(browser, serving, engine, monkeypatch):
+    monkeypatch.setattr(stand_in, "VIDEO", film())
+    engine.gate.clear()
+    async with serving(family=family("wan")) as client, open_tab(browser, address_of(client)) as tab:
+        await tab.until("document.querySelector('#seconds')?.closest('[hidden]') === null")
+        await tab.write("#prompt", "a cat that walks")
+        await tab.write("#seconds", "1")
+        await tab.click("#draw-button")
+        await until(lambda: len(engine.submitted) == 1)
+        assert engine.submitted[0].num_frames == 17
+        admit(engine, engine.submitted[0].id)
+        await tab.reads("#detail-facts", engine.submitted[0].id)
+        engine.gate.set()
+        await tab.reads("#draw-state", "Finished.")
+        await tab.until("document.querySelector('#picture-video').videoWidth === 96")
+        assert "Seed" in await tab.text("#picture-caption")
+        assert not await tab.run("document.querySelector('#picture-image').checkVisibility()")
+
+
+async def test_a_video_is_cancelled_though_its_job_would_go_on_without_its_client(browser, serving, engine):
+    engine.gate.clear()
+    async with serving(family=family("wan")) as client, open_tab(browser, address_of(client)) as tab:
+        await tab.until("document.querySelector('#seconds')?.closest('[hidden]') === null")
+        await tab.write("#prompt", "x")
+        await tab.click("#draw-button")
+        await tab.reads("#draw-state", "Taken")
+        await tab.click("#draw-cancel")
+        await until(lambda: engine.cancelled == [engine.submitted[0].id])
 
 
 async def test_what_the_page_draws_is_shown_in_time_and_cancelled_by_its_button(tab, engine):

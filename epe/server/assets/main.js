@@ -23,13 +23,20 @@ const localS = () => Date.now() / 1000;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const world = new World();
 const api = new Api({ askForKey, storage: sessionStorage });
-const drawing = new Drawing({ api, onStart: (prefix) => choose(null, prefix) });
+const drawing = new Drawing({ api, onTaken: expect });
 let chosen = null;
 let expected = null;
 
-/** Show this request from now on; or the first one whose id begins with `prefix`, once it is there. */
-function choose(id, prefix = null) {
-  [chosen, expected] = [id, prefix];
+/** Show the request whose id begins with `prefix`, once it is there. */
+function expect(prefix) {
+  const id = prefix === null ? undefined : [...world.requests.keys()].findLast((each) => each.startsWith(prefix));
+  choose(id ?? null);
+  expected = id === undefined ? prefix : null;
+}
+
+/** Show this request from now on. */
+function choose(id) {
+  [chosen, expected] = [id, null];
   say(find("detail-title"), id === null ? "One request" : titleOf(id));
   say(find("detail-note"), "");
   showTables();
@@ -53,6 +60,8 @@ async function askHealth() {
   const health = await api.json("health", { alsoGood: [503] });
   world.health = health;
   showRanks(health);
+  drawing.makes = health.makes;
+  document.title = `EPE ${health.model}`;
   say(find("model"), health.model);
   const phase = health.status === "running" ? "" : `${health.status}; `;
   say(find("counts"), `${phase}${health.num_running} in work, ${health.num_waiting} wait, ${health.num_finished} finished`);

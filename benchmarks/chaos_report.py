@@ -57,6 +57,8 @@ def _requests(findings: Findings) -> list[str]:
         "no reply": "lost: none may be",
     }
     rows = [f"| {name} | {findings.outcomes[name]} | {meaning} |" for name, meaning in meanings.items()]
+    recovered = [end for end in findings.ends if end.num_recoveries]
+    repeated = [end.num_repeated_steps for end in recovered]
     return [
         f"## {len(findings.ends)} requests",
         "",
@@ -65,7 +67,10 @@ def _requests(findings: Findings) -> list[str]:
         *rows,
         "",
         f"In the service's log each admitted request has exactly one end. "
-        f"{sum(1 for _ in findings.of('request.resumed'))} times a request went on elsewhere.",
+        f"{sum(1 for _ in findings.of('request.resumed'))} times a request went on elsewhere. The "
+        f"{len(recovered)} that were finished after that had drawn {sum(repeated)} steps twice for "
+        f"{sum(end.num_recoveries for end in recovered)} recoveries, at most {max(repeated, default=0)} of one "
+        "request.",
         "",
     ]
 

@@ -353,11 +353,12 @@ class Planner(Actor):
         loss = lost_rank(self.ledger, rank, reason)
         self.roster.lose(rank, reason)
         log.warning("rank.was_lost", rank=rank, reason=reason, request=loss.request_id)
+        if loss.lease is not None:
+            self.trajectories[loss.lease.request.id].lost_leases.add(loss.lease.seq)
         for other, abandon in loss.abandoned:
             self.ref(self.directory.worker(other)).tell(abandon)
         for trajectory in self.trajectories.values():
             trajectory.lose(rank)
-            trajectory.num_lost_ranks += trajectory.request.id == loss.request_id
         for report in loss.reports:
             self._report(report)
         for trajectory in list(self.trajectories.values()):

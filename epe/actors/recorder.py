@@ -28,7 +28,8 @@ class Flush(Struct, frozen=True, kw_only=True):
 
 
 class Recorder(Actor):
-    """One for each leader that records. `write` may raise `OSError`; then these lines are lost, and it goes on."""
+    """One for each file that a leader records: requests as lines of a trace, or lines as they are. `write` may
+    raise `OSError`; then these lines are lost, and it goes on."""
 
     inbox = 8192
     FLUSH_EVERY_S = 1.0
@@ -42,13 +43,18 @@ class Recorder(Actor):
     async def receive(self, message: object) -> None:
         match message:
             case TraceLine():
-                self.lines.append(encode_line(message))
-                if len(self.lines) == 1:
-                    self.after(self.FLUSH_EVERY_S, Flush())
-                if len(self.lines) >= self.MAX_LINES:
-                    await self._flush()
+                await self._add(encode_line(message))
+            case bytes():
+                await self._add(message)
             case Flush():
                 await self._flush()
+
+    async def _add(self, lines: bytes) -> None:
+        self.lines.append(lines)
+        if len(self.lines) == 1:
+            self.after(self.FLUSH_EVERY_S, Flush())
+        if len(self.lines) >= self.MAX_LINES:
+            await self._flush()
 
     async def _flush(self) -> None:
         lines, self.lines = self.lines, []

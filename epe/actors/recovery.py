@@ -8,20 +8,24 @@ from dataclasses import dataclass
 from epe.actors.ledger import Ledger, Running
 from epe.actors.roster import Absence, Roster
 from epe.actors.trajectory import Trajectory
-from epe.messages import Abandon, Failure, FailureKind, LeaseFailed, Stage
+from epe.messages import Abandon, Failure, FailureKind, Lease, LeaseFailed, Stage
 
-# A request that takes a rank down with it each time must not take down all of them.
-MAX_LOST_RANKS = 3
+# A request that takes ranks down with it each time must not take down all of them.
+MAX_LOST_LEASES = 3
 MAX_RECOVERIES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A rank is gone: the request that it was at, whom to tell that lanes are broken, and the reports that it owes."""
+    """A rank is gone: the lease that it was at, whom to tell that lanes are broken, and the reports that it owes."""
 
-    request_id: str | None
+    lease: Lease | None
     abandoned: tuple[tuple[int, Abandon], ...]
     reports: tuple[LeaseFailed, ...]
+
+    @property
+    def request_id(self) -> str | None:
+        return None if self.lease is None else self.lease.request.id
 
 
 def lost_rank(ledger: Ledger, rank: int, reason: str) -> Loss:
@@ -30,7 +34,7 @@ def lost_rank(ledger: Ledger, rank: int, reason: str) -> Loss:
     told = {(other, lane) for other, lane in ledger.waiting_for(rank)}
     failure = Failure(kind=FailureKind.RANK_LOST, message=f"rank {rank} is gone: {reason}")
     return Loss(
-        request_id=None if lease is None else lease.request.id,
+        lease=lease,
         abandoned=tuple(
             (other, Abandon(lane=lane)) for other, lane in sorted(told, key=lambda each: each[0])
         ),
@@ -62,12 +66,12 @@ def goes_leaner(trajectory: Trajectory, running: Running, *, widths: tuple[int, 
 
 def given_up(trajectory: Trajectory) -> Failure | None:
     """The end of a request that breaks its lanes again and again; None to go on."""
-    lost, recoveries = trajectory.num_lost_ranks, trajectory.num_recoveries
-    if lost < MAX_LOST_RANKS and recoveries < MAX_RECOVERIES:
+    lost, recoveries = len(trajectory.lost_leases), trajectory.num_recoveries
+    if lost < MAX_LOST_LEASES and recoveries < MAX_RECOVERIES:
         return None
     what = (
-        f"{lost} ranks were lost while they drew it"
-        if lost >= MAX_LOST_RANKS
+        f"ranks were lost under {lost} of its leases"
+        if lost >= MAX_LOST_LEASES
         else f"it broke {recoveries} times"
     )
     return Failure(

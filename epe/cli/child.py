@@ -77,7 +77,7 @@ async def _lead(spec: ChildSpec, lifeline: Lifeline | None) -> int:
     # Weights may take minutes, and say nothing meanwhile.
     model_path = stage.factory_args.model_path
     log.info("service.began_loading", url=_url(spec), ranks=spec.world_size, model_path=model_path)
-    process = LeaderProcess(stage, trace_path=spec.trace_path)
+    process = LeaderProcess(stage, trace_path=spec.trace_path, timeline_path=spec.timeline_path)
     serving = asyncio.create_task(_serve(spec, stage, process, lifeline))
     ends: tuple[asyncio.Future[Any], ...] = (serving, asked, process.failure)
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -113,7 +113,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess, lifeline
         name=stage.name,
         jobs=jobs,
         defaults=stage.request_defaults,
-        settings=_http_settings(spec, stage),
+        settings=http_settings_of(spec, stage),
         warn=partial(unknown_words_warning, stage.factory_args.model_path),
     )
     assert spec.http_fd is not None, "the parent has bound the port"
@@ -124,7 +124,8 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess, lifeline
         await runner.cleanup()
 
 
-def _http_settings(spec: ChildSpec, stage: Stage) -> HttpSettings:
+def http_settings_of(spec: ChildSpec, stage: Stage) -> HttpSettings:
+    """The server's settings; a service that others can reach and that asks for no key says so."""
     settings = http_settings(stage, port=spec.port)
     if not settings.keys and not is_loopback(spec.host):
         log.warning("service.was_left_open", host=spec.host, advice="name keys in service.keys_file")

@@ -29,6 +29,9 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--record-trace", metavar="FILE", help="record every request there, for `epe simulate --trace FILE`"
     )
+    parser.add_argument(
+        "--timeline", metavar="FILE", help="write what each rank did there, for chrome://tracing or Perfetto"
+    )
     args = parser.parse_args(argv)
 
     from epe.launch.serve import run_serve
@@ -39,4 +42,5 @@ def run(argv: Sequence[str]) -> int:
         port=args.port,
         log_level=args.log_level,
         record_trace=args.record_trace,
+        timeline=args.timeline,
     )

@@ -20,7 +20,11 @@ TENSOR_DEGREE = "parallelism.model.tensor_parallel_degree"
 # Settings that are part of the file already, with the values that nothing acts on yet.
 NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
     ("terminal", lambda s: not s.terminal, "a stage that hands its latents on is not yet available"),
-    ("record_timeline", lambda s: s.record_timeline, "recording a timeline is not yet available"),
+    (
+        "record_timeline",
+        lambda s: s.record_timeline,
+        "recording a timeline by the stage file is not yet available; use --timeline",
+    ),
     ("numerics", lambda s: s.numerics == "fast", "fast numerics are not yet available; use exact"),
     (
         "parallelism.scheduler.balanced_k",

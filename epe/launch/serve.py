@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from msgspec.structs import replace
 
+from epe.actors.timeline import header
 from epe.config.api_keys import read_keys
 from epe.config.demo import demo_stage
 from epe.config.load import load_stage
@@ -25,7 +26,7 @@ from epe.launch.sockets import listen_for_http, listen_for_store
 from epe.launch.spec import ChildSpec, LogLevel
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
 from epe.launch.trampoline import die_with_parent
-from epe.telemetry.trace_file import claim_trace
+from epe.telemetry.trace_file import append_trace, claim_trace
 
 CHILD_COMMAND = (sys.executable, "-m", "epe.cli.child")
 
@@ -37,19 +38,21 @@ def run_serve(
     port: int | None = None,
     log_level: LogLevel = "info",
     record_trace: str | None = None,
+    timeline: str | None = None,
     env: Mapping[str, str] | None = None,
     child_command: Sequence[str] = CHILD_COMMAND,
 ) -> int:
     """Serve the stage until asked to end; returns the exit code. Without a stage file the demo model is served.
 
-    `host` and `port` override the stage file; requests are recorded in the file `record_trace`. Raises BadSetting for
-    what the user can put right: the stage file, the launcher's variables, a port in use, a file in a wrong place.
+    `host` and `port` override the stage file; requests are recorded in the file `record_trace`, and what ranks did in
+    `timeline`. Raises BadSetting for what the user can put right: the stage file, the launcher's variables, a port in
+    use, a file in a wrong place.
     """
     env = os.environ if env is None else env
     with _stage_file(stage_path, env) as path:
         settings = _settings(path, host=host, port=port, log_level=log_level)
         if read_placement(env).rank == 0:
-            settings = _claimed(settings, record_trace=record_trace)
+            settings = _claimed(settings, record_trace=record_trace, timeline=timeline)
         return serve(settings, env=env, child_command=child_command)
 
 
@@ -91,12 +94,16 @@ def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogL
     )
 
 
-def _claimed(settings: ServeSettings, *, record_trace: str | None) -> ServeSettings:
+def _claimed(settings: ServeSettings, *, record_trace: str | None, timeline: str | None) -> ServeSettings:
     """See that the files can be written which the leader writes: only this parent starts one. Raises `BadSetting`."""
     if settings.jobs_path is not None:
         JobFolder.claim(settings.jobs_path).release()
     if record_trace is not None:
-        return replace(settings, trace_path=claim_trace(record_trace, flag="--record-trace"))
+        settings = replace(settings, trace_path=claim_trace(record_trace, flag="--record-trace"))
+    if timeline is not None:
+        path = claim_trace(timeline, flag="--timeline")
+        append_trace(path, header(settings.world_size))
+        settings = replace(settings, timeline_path=path)
     return settings
 
 

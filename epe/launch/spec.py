@@ -45,6 +45,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     life: int = 0
     log_level: LogLevel = "info"
     trace_path: str | None = None
+    timeline_path: str | None = None
 
     @property
     def name(self) -> str:

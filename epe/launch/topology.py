@@ -35,6 +35,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     log_level: LogLevel = "info"
     trace_path: str | None = None
+    timeline_path: str | None = None
     jobs_path: str | None = None
 
     @property
@@ -80,7 +81,9 @@ def plan_children(
         log_level=settings.log_level,
     )
     ranks = tuple(_rank(common, rank=rank, device=_device(settings, rank, placement, env)) for rank in mine)
-    leader = replace(_leader(common, meeting), trace_path=settings.trace_path)
+    leader = replace(
+        _leader(common, meeting), trace_path=settings.trace_path, timeline_path=settings.timeline_path
+    )
     return (leader, *ranks) if placement.rank == 0 else ranks
 
 

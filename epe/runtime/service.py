@@ -13,10 +13,8 @@ from epe.actors.worker import Ending
 from epe.config.stage import Stage
 from epe.errors import EpeError, StartFailed
 from epe.jobs.jobs import Jobs
-from epe.jobs.retention import Limits
-from epe.jobs.sqlite import SqliteStore
-from epe.jobs.store import JobStore, MemoryStore
 from epe.messages import Stop
+from epe.runtime.kept import Kept
 from epe.runtime.leader import WRITE_WITHIN_S, Leader
 from epe.runtime.rank import Rank, Seat
 from epe.telemetry.log import get_logger
@@ -40,13 +38,17 @@ def service_directory(world_size: int) -> Directory:
 class LeaderProcess:
     """The leader of a service, from the forming of the world to its end."""
 
-    def __init__(self, stage: Stage, *, trace_path: str | None = None) -> None:
+    def __init__(
+        self, stage: Stage, *, trace_path: str | None = None, timeline_path: str | None = None
+    ) -> None:
         self.stage = stage
         self.trace_path = trace_path
+        self.timeline_path = timeline_path
         self.directory = service_directory(stage.world_size)
         self.system = ActorSystem(LEADER)
         self.leader: Leader | None = None
         self.jobs: Jobs | None = None
+        self._kept: Kept
         self.link: RpcLink | None = None
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watchers: list[Callable[[str], None]] = []
@@ -58,7 +60,7 @@ class LeaderProcess:
         """Take up the jobs of earlier lives, form the world and start the actors. Raises `BadSetting` for a job store
         that cannot be used."""
         self._watchers.append(phase_changed)
-        kept = await _open_jobs(self.stage)
+        kept = self._kept = await Kept.open(self.stage)
         self.link = await _open_link(self.system, store, epoch, LEADER, self.directory)
         self.leader = Leader(
             self.system,
@@ -66,15 +68,12 @@ class LeaderProcess:
             stage=self.stage,
             warm_up=True,
             trace_path=self.trace_path,
+            timeline_path=self.timeline_path,
             survives=True,
+            offer_state=kept.states.offer,
             phase_changed=self._phase_changed,
         )
-        self.jobs = Jobs(
-            kept,
-            engine=self.leader.desk,
-            made_for=f"{self.stage.factory} {self.stage.factory_args.model_path}",
-            limits=limits_of(self.stage),
-        )
+        self.jobs = kept.jobs(self.leader.desk)
         await self.jobs.open()
         self._door = asyncio.create_task(self._watch_door(store, self.link))
         self._door.add_done_callback(self._door_fell)
@@ -133,29 +132,21 @@ class LeaderProcess:
             await self.link.close()
 
     def _phase_changed(self, phase: str, reason: str) -> None:
-        if self.jobs is not None and phase == "running":
+        if phase == "running":
+            assert self.leader is not None
+            assert self.jobs is not None
+            self._kept.drawn_by(self.leader.planner.warming.fingerprint)
             self.jobs.resume()
-        if self.jobs is not None and phase == "failed":
-            self.jobs.suspend()
         if phase == "failed":
             self._fail(reason)
         for watcher in self._watchers:
             watcher(phase)
 
     def _fail(self, reason: str) -> None:
+        if self.jobs is not None:
+            self.jobs.suspend()
         if not self.failure.done():
             self.failure.set_result(reason)
-
-
-async def _open_jobs(stage: Stage) -> JobStore:
-    """Where the jobs of a stage are kept."""
-    path = stage.service.jobs.path
-    return MemoryStore() if path is None else await SqliteStore.open(path)
-
-
-def limits_of(stage: Stage) -> Limits:
-    """How long the jobs of a stage are kept."""
-    return Limits(max_bytes=stage.service.jobs.max_mb * 2**20, max_age_s=stage.service.jobs.max_age_s)
 
 
 async def run_rank(

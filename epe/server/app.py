@@ -28,10 +28,14 @@ from epe.server.metrics import METRICS, Metrics
 from epe.server.openapi import DOCUMENT, describe_routes
 from epe.server.results import Results
 from epe.server.routes import ROUTES
-from epe.server.service import REQUEST_ID, SERVICE, Service
+from epe.server.service import REQUEST_ID, SERVICE, TRACE_PARENT, Service
 from epe.server.settings import HttpSettings
+from epe.server.spans import Spans, parse_traceparent, tracer_from
 from epe.telemetry.log import get_logger
 
+# Connections that wait to be taken. aiohttp would make it 128, whatever the socket had before, and a burst of clients
+# would be reset.
+BACKLOG = 1024
 # Probes ask these every few seconds, which no log needs to tell.
 _OFTEN_ASKED = ("/livez", "/readyz", "/health", "/metrics")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -65,6 +69,7 @@ def make_app(
         defaults=defaults or family.defaults,
         started_at_s=int(time.time()),
         clients=Clients(settings.keys, limits=settings.limits),
+        spans=Spans(tracer_from()),
         results=Results(limit_bytes=settings.results_bytes),
         advertised=settings.advertised,
         warn=warn,
@@ -74,6 +79,7 @@ def make_app(
     events, metrics = app[EVENTS], app[METRICS] = Events(), Metrics()
     engine.listen(events.hear)
     engine.listen(metrics.hear)
+    engine.listen(service.spans.hear)
     app.on_shutdown.append(events.close)
     app[DOCUMENT] = msgspec.json.encode(describe_routes(ROUTES, service))
     app.on_response_prepare.append(_sign)
@@ -103,7 +109,7 @@ async def serve(app: web.Application, sock: socket.socket, *, end_within_s: floa
         shutdown_timeout=end_within_s,
     )
     await runner.setup()
-    await web.SockSite(runner, sock).start()
+    await web.SockSite(runner, sock, backlog=BACKLOG).start()
     return runner
 
 
@@ -111,6 +117,8 @@ async def serve(app: web.Application, sock: socket.socket, *, end_within_s: floa
 async def _border(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Names the request, and makes an answer of all that is raised, except that the client has left."""
     request[REQUEST_ID] = _request_id(request)
+    if parent := parse_traceparent(request.headers.get("traceparent", "")):
+        request[TRACE_PARENT] = parent
     start_s = time.monotonic()
     status = 0
     try:
@@ -145,6 +153,7 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
     route = "" if resource is None else resource.canonical
     http.app[METRICS].answered(method=_known_method(http), route=route, status=status)
     log = _log.debug if http.path in _OFTEN_ASKED else _log.info
+    parent = http.get(TRACE_PARENT)
     log(
         "http.answered" if status else "client.left",
         request_id=http[REQUEST_ID],
@@ -152,6 +161,7 @@ def _report(http: web.Request, *, status: int, seconds: float) -> None:
         path=http.path,
         status=status,
         seconds=round(seconds, 4),
+        **({} if parent is None else {"trace_id": parent.trace_id}),
     )
 
 

@@ -141,7 +141,7 @@ def _news(event: Admitted | Turned | Departed) -> bytes:
         case Turned(request=request, failure=failure):
             return sse("request.refused", {"id": request.id, "kind": failure.kind, "reason": failure.message})
         case Departed(request=request, ended=ended):
-            data = {"id": request.id, "status": "failed" if ended.failure else "finished"}
+            data = {"id": request.id, "status": "failed" if ended.failure else "completed"}
             failure_data = (
                 {"kind": ended.failure.kind, "reason": ended.failure.message} if ended.failure else {}
             )

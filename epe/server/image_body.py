@@ -35,7 +35,7 @@ class WorkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     height: int | None = None
     width: int | None = None
     max_sequence_length: int | None = None
-    deadline_ms: Annotated[float, Meta(gt=0)] | None = None
+    deadline_ms: Annotated[float, Meta(ge=1e-3, le=1e12)] | None = None
     on_deadline: Literal["continue", "expire"] | None = None
     best_effort: bool | None = None
     priority: int | None = None

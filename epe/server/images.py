@@ -10,7 +10,7 @@ from epe.server.drawing import draw
 from epe.server.image_body import ImageBody, to_requests, warnings_of
 from epe.server.keeping import KEY_HEADER, key_of, new_id, order_of, pictures_of_job
 from epe.server.reply import answer_pictures
-from epe.server.service import CLIENT, SERVICE, Service
+from epe.server.service import CLIENT, SERVICE, TRACE_PARENT, Service
 from epe.server.streaming import stream_picture
 
 
@@ -23,6 +23,7 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     _check_url(body, service)
     request_id, warnings = new_id(http), warnings_of(body, service)
     requests = to_requests(body, service, request_id=request_id, key_name=client.name)
+    service.spans.follow(requests, http.get(TRACE_PARENT))
     key = key_of(http)
     if body.stream:
         _refuse_key(key)

@@ -17,7 +17,7 @@ from epe.jobs.jobs import Jobs
 from epe.jobs.open_job import Order
 from epe.messages import Request
 from epe.server.drawing import Picture
-from epe.server.service import CLIENT, REQUEST_ID, SERVICE
+from epe.server.service import CLIENT, REQUEST_ID, SERVICE, TRACE_PARENT
 from epe.transport.wire import error_from_wire
 
 KEY_HEADER = "Idempotency-Key"
@@ -76,6 +76,7 @@ def _renamed(requests: tuple[Request, ...], job_id: str) -> tuple[Request, ...]:
 async def submit_job(http: web.Request, order: Order) -> Job:
     """Take a job, which counts as its client's work until it ends."""
     service = http.app[SERVICE]
+    service.spans.follow(order.requests, http.get(TRACE_PARENT))
     with ExitStack() as counted:
         counted.enter_context(service.clients.at_work(http[CLIENT], order.requests))
         job = await service.jobs.submit(order)

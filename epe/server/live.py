@@ -24,7 +24,7 @@ class LiveRequest(Struct, frozen=True, kw_only=True):
     `stage`, `step` and `ranks` are those of its last report."""
 
     id: str
-    status: Literal["queued", "running"]
+    status: Literal["queued", "in_progress"]
     created_at: float
     size: str
     num_inference_steps: int
@@ -69,7 +69,7 @@ def live_request(live: Live | Admitted) -> LiveRequest:
     progress = live.progress if isinstance(live, Live) else None
     return LiveRequest(
         id=request.id,
-        status="queued" if progress is None else "running",
+        status="queued" if progress is None else "in_progress",
         created_at=live.arrived_at,
         size=f"{request.width}x{request.height}",
         num_inference_steps=request.num_steps,

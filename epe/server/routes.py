@@ -10,6 +10,7 @@ from epe.server.images import create_images, refuse_edits
 from epe.server.live import LIMIT, LiveList, list_requests
 from epe.server.metrics import get_metrics
 from epe.server.openapi import Document, get_document
+from epe.server.page import ASSET_TYPES, PAGE_TYPES, get_asset, get_page
 from epe.server.plan import PlanReply, plan_images
 from epe.server.reply import ImagesReply
 from epe.server.requests import (
@@ -219,6 +220,23 @@ ROUTES: tuple[Route, ...] = (
         get_metrics,
         "Say in numbers how the service fares, for Prometheus",
         {200: Answer("the metrics", others=("text/plain",))},
+    ),
+    Route(
+        "GET",
+        "/",
+        get_page,
+        "Look at the service: a page for a browser",
+        {200: Answer("the page", others=PAGE_TYPES)},
+        guarded=False,
+    ),
+    Route(
+        "GET",
+        "/page/{name}",
+        get_asset,
+        "Fetch a file that the page is made of",
+        {200: Answer("the file", others=ASSET_TYPES)},
+        errors=(404,),
+        guarded=False,
     ),
     Route(
         "GET",

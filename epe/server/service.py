@@ -13,6 +13,7 @@ from epe.jobs.jobs import Jobs
 from epe.server.clients import Client, Clients
 from epe.server.engine import Engine
 from epe.server.results import Results
+from epe.server.spans import Spans, TraceParent
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Service:
     started_at_s: int
     clients: Clients
     results: Results
+    spans: Spans
     advertised: str | None
     warn: Callable[[str], str | None] = lambda prompt: None
 
@@ -48,3 +50,5 @@ SERVICE = web.AppKey("service", Service)
 # The name of one HTTP request: that of `x-request-id` where the client gave a good one.
 REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", Client)
+# The span of the client that asks, where it has sent one.
+TRACE_PARENT = web.RequestKey("trace_parent", TraceParent)

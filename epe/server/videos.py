@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from epe.errors import BadRequest
+from epe.errors import BadRequest, UnknownJob
 from epe.jobs.job import Job, JobState
 from epe.jobs.jobs import Jobs
 from epe.server.answers import detail_of
@@ -99,7 +99,7 @@ async def create_video(http: web.Request) -> web.Response:
 
 async def get_video(http: web.Request) -> web.Response:
     """The video as it is now: 200 whatever has become of it, since clients ask again when they get an error."""
-    return _answer(await find_job(http), http)
+    return _answer(await find_video(http), http)
 
 
 async def list_videos(http: web.Request) -> web.Response:
@@ -111,7 +111,7 @@ async def list_videos(http: web.Request) -> web.Response:
     owner = http[CLIENT].name if service.clients.ask_for_keys else None
     after = http.query.get("after")
     jobs = await service.jobs.page(owner, after=after, limit=limit + 1, newest_first=order == "desc")
-    videos = tuple(video_of(job, http) for job in jobs[:limit])
+    videos = tuple(video_of(job, http) for job in jobs[:limit] if is_video(job))
     page = VideoList(
         data=videos,
         first_id=videos[0].id if videos else None,
@@ -123,7 +123,7 @@ async def list_videos(http: web.Request) -> web.Response:
 
 async def get_video_content(http: web.Request) -> web.StreamResponse:
     """The file of a completed video, or the part of it that `Range` names."""
-    job, variant = await find_job(http), http.query.get("variant")
+    job, variant = await find_video(http), http.query.get("variant")
     if variant not in _VARIANTS:
         raise BadRequest(f"variant {variant[:16]!r} is not kept; video is", param="variant")
     if not job.has_ended:
@@ -136,11 +136,23 @@ async def get_video_content(http: web.Request) -> web.StreamResponse:
 
 async def delete_video(http: web.Request) -> web.Response:
     """Forget a video, and stop drawing it first."""
-    jobs, job = http.app[SERVICE].jobs, await find_job(http)
+    jobs, job = http.app[SERVICE].jobs, await find_video(http)
     await jobs.cancel(job.id)
     if not job.has_ended:
         await jobs.cancel(job.id)  # the first ended it
     return web.Response(body=msgspec.json.encode(DeletedVideo(id=job.id)), content_type=JSON)
+
+
+async def find_video(http: web.Request) -> Job:
+    """The video whose id stands in the path; raises `UnknownJob`, also for pictures that are kept."""
+    job = await find_job(http)
+    if not is_video(job):
+        raise UnknownJob(f"job {job.id!r} is no video; GET /v1/requests/{job.id} has it", param="id")
+    return job
+
+
+def is_video(job: Job) -> bool:
+    return job.requests[0].output_format.holds == "video"
 
 
 def video_of(job: Job, http: web.Request) -> Video:

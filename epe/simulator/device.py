@@ -172,7 +172,8 @@ class SimulatedDevice:
             outcomes = [self._outcome(lease, seconds) for lease in leases]
         self._at = None
         for (_, _, ending), outcome in zip(batch, outcomes, strict=True):
-            ending.set_result(outcome)
+            if not ending.done():  # Its worker may have ended meanwhile.
+                ending.set_result(outcome)
 
     def _outcome(self, lease: Lease, seconds: float) -> Outcome:
         state = None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from epe.actors.admission import Limits
-from epe.actors.checkpoints import Checkpoints
+from epe.actors.checkpoints import Checkpoints, Seen
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk, Result
 from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory, worker_name
@@ -81,6 +81,8 @@ class Cluster:
     hang_s: float = 60.0
     start_s: float = 1800.0
     checkpoints: bool = True
+    limit_bytes: int = 2**20
+    seen: Seen = lambda header, tensors: None
     phases: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -101,7 +103,7 @@ class Cluster:
         system = self._system("leader")
         self.planner = self._planner()
         self.desk = Desk(directory=self.directory)
-        self.kept = Checkpoints(directory=self.directory, limit_bytes=2**20)
+        self.kept = Checkpoints(directory=self.directory, limit_bytes=self.limit_bytes, seen=self.seen)
         if self.checkpoints:
             system.spawn(CHECKPOINTS, lambda: self.kept)
         if self.keeper is not None:
@@ -137,9 +139,14 @@ class Cluster:
 
     def kill(self, rank: int) -> None:
         """End a rank's process; the test brings it back."""
-        if parent := self._parents.pop(rank, None):
-            parent.cancel()
+        self._leave_alone(rank)
         self._end_process(rank)
+
+    def _leave_alone(self, rank: int) -> None:
+        """Whoever starts a rank again does so alone."""
+        parent = self._parents.pop(rank, None)
+        if parent is not None and parent is not asyncio.current_task():
+            parent.cancel()
 
     def _end_process(self, rank: int) -> None:
         self.devices[rank].die()
@@ -147,6 +154,7 @@ class Cluster:
 
     async def bring_back(self, rank: int) -> None:
         """Start a killed rank again, with nothing in its hands."""
+        self._leave_alone(rank)
         await self.systems[f"r{rank}"].stop()
         self.devices[rank] = SimulatedDevice(rank, self.world)
         self._start_rank(rank)

@@ -12,6 +12,7 @@ import pytest
 from epe.families import family
 from epe.messages import Stage
 from epe.planning.calibration import Program
+from epe.planning.static import StaticCp
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 from tests.actors.test_service import Wanderer
@@ -96,6 +97,26 @@ def test_ranks_that_die_in_the_warm_up_delay_it_and_no_more(seed: int):
         await calm(cluster)
 
     run(main())
+
+
+def test_a_lane_that_goes_down_at_once_counts_once_against_its_request():
+    async def main() -> None:
+        cluster = Cluster(survives=True, policy=StaticCp(widths=(4,), pulse_s=0.05, pulse_steps=1))
+        await cluster.start()
+        drawing = asyncio.ensure_future(cluster.draw(request("a", size=512, steps=12)))
+        for _ in range(2):
+            while len(cluster.planner.ledger.at_work()) < 4:  # noqa: ASYNC110 (virtual time)
+                await asyncio.sleep(0.001)
+            for rank in range(4):
+                cluster.kill(rank)
+            for rank in range(4):
+                await bring_back(cluster, rank, 0.1)
+            await asyncio.sleep(0.1)
+        (result,) = await drawing
+        assert result.data == b"png"
+        await calm(cluster)
+
+    run(main(), limit_s=600)
 
 
 async def bring_back(cluster: Cluster, rank: int, delay_s: float) -> None:

@@ -31,6 +31,7 @@ from epe.messages import (
     WidthCost,
 )
 from epe.server.engine import PreviewWatcher
+from epe.transport.link import Parcel
 
 RUNNING = Status(
     phase="running",
@@ -119,6 +120,7 @@ class StandIn:
     cancelled: list[str] = field(default_factory=list)
     watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
+    preview: Callable[[int], bytes] = lambda index: b"preview %d" % index
     num_running: int = 0
     most_running: int = 0
 
@@ -128,6 +130,7 @@ class StandIn:
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
+        state: Parcel | None = None,
         num_previews: int = 0,
         preview_watcher: PreviewWatcher | None = None,
     ) -> StandInHandle:
@@ -136,7 +139,7 @@ class StandIn:
             raise self.refusal
         self.submitted.append(request)
         for index in range(num_previews if preview_watcher else 0):
-            data = b"preview %d" % index
+            data = self.preview(index)
             preview_watcher(Preview(request_id=request.id, index=index, step=index + 1, data=data))
         if watcher is not None:
             self.watchers[request.id] = watcher

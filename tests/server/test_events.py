@@ -81,7 +81,7 @@ async def test_a_reader_hears_how_things_are_and_then_what_happens(client, engin
         assert (name, data["id"], data["step"]) == ("request.progressed", "a", 3)
         engine.tell(departed())
         name, data = await next_event(stream)
-        assert (name, data["status"], data["account"]["num_migrations"]) == ("request.ended", "finished", 1)
+        assert (name, data["status"], data["account"]["num_migrations"]) == ("request.ended", "completed", 1)
 
 
 async def test_a_reader_hears_of_refusals_and_failures_with_their_reasons(client, engine):

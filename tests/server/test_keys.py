@@ -48,8 +48,13 @@ async def test_without_a_key_all_is_closed_and_nothing_says_what_is_there(
     assert not engine.submitted
 
 
-async def test_liveness_alone_is_open_to_everybody(serving):
-    assert {route.path for route in ROUTES if not route.guarded} == {"/livez", "/v1/results/{name}"}
+async def test_liveness_results_and_the_page_alone_are_open_to_everybody(serving):
+    assert {route.path for route in ROUTES if not route.guarded} == {
+        "/",
+        "/page/{name}",
+        "/livez",
+        "/v1/results/{name}",
+    }
     async with serving(settings=SETTINGS) as client, client.get("/livez") as response:
         assert (response.status, await response.json()) == (200, {"status": "alive"})
 

@@ -64,7 +64,7 @@ async def test_requests_are_listed_without_prompts_and_names(client, engine):
     assert "secret" not in text
     assert "who" not in text
     first, second = reply["data"]
-    assert (first["id"], first["status"], first["step"], first["ranks"]) == ("a", "running", 7, [0, 1])
+    assert (first["id"], first["status"], first["step"], first["ranks"]) == ("a", "in_progress", 7, [0, 1])
     assert (second["id"], second["status"], second["stage"]) == ("b", "queued", None)
     assert (first["size"], first["deadline_ms"], first["predicted_s"]) == ("1024x1024", 4000.0, 2.5)
     assert (reply["total"], reply["has_more"]) == (2, False)

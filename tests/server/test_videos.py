@@ -260,3 +260,20 @@ async def test_a_model_of_pictures_says_that_this_route_draws_videos(serving: Se
         status, error = await post(client, json={"prompt": "a cat"})
         assert (status, error["error"]["param"]) == (400, "model")
         assert "draws pictures" in error["error"]["message"]
+
+
+async def test_kept_pictures_are_no_videos(serving: Serving) -> None:
+    """Found by schemathesis: a kept picture was handed out as the content of a video."""
+    async with serving() as client:
+        body = {"prompt": "x", "size": "64x64", "n": 2}
+        async with client.post("/v1/requests", json=body) as response:
+            name = (await response.json())["id"]
+        for path in (f"/{name}", f"/{name}/content"):
+            status, reply = await get(client, path)
+            assert (status, reply["error"]["code"]) == (404, "not_found")
+        async with client.delete(f"{VIDEOS}/{name}") as response:
+            assert response.status == 404
+        status, page = await get(client)
+        assert (status, page["data"]) == (200, [])
+        async with client.get(f"/v1/requests/{name}") as response:
+            assert response.status == 200

@@ -55,9 +55,7 @@ class Patience:
         for running in self._at_work(now_s):
             running.worked_s += self._passed_s(now_s)
             if running.failed and not running.is_abandoned:
-                # Where one rank has failed the lane is broken, and all others feel that at their next exchange.
-                running.is_abandoned = True
-                running.limit_s = min(running.limit_s, running.worked_s + running.expected_s + GRACE_S)
+                self._hasten(running)
             if running.worked_s > running.limit_s:
                 yield self._judge(running)
         self._looked_s = now_s
@@ -69,6 +67,11 @@ class Patience:
     def _passed_s(self, now_s: float) -> float:
         """A leader that was stopped itself has heard nobody meanwhile: that time is not the ranks'."""
         return 0.0 if self._looked_s is None else min(now_s - self._looked_s, 2 * LOOK_S)
+
+    def _hasten(self, running: Running) -> None:
+        """Where one rank has failed the lane is broken, and all others feel that at their next exchange."""
+        running.is_abandoned = True
+        running.limit_s = min(running.limit_s, running.worked_s + running.expected_s + GRACE_S)
 
     def _judge(self, running: Running) -> Overdue:
         hung = running.is_abandoned or running.lease.lane.width == 1

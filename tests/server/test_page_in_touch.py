@@ -99,15 +99,36 @@ async def test_what_the_page_remembers_is_bounded(tab):
     assert after == [0, 0, 20, 1]
 
 
-async def test_a_request_that_ends_while_the_list_is_on_its_way_is_not_in_it(tab):
+async def test_what_is_heard_while_the_list_is_on_its_way_is_newer_than_the_list(tab):
     script = """import("/page/world.js").then(({ World }) => {
         const w = new World();
+        w.hear({name: "request.admitted", data: {id: "old"}}, 0);
+        w.hear({name: "request.admitted", data: {id: "works", step: 0}}, 0);
         w.askedForList();
-        w.hear({name: "request.ended", data: {id: "a"}}, 0);
-        w.list({data: [{id: "a"}, {id: "b"}], total: 2});
-        return [...w.requests.keys()];
+        w.hear({name: "request.ended", data: {id: "ends"}}, 0);
+        w.hear({name: "request.admitted", data: {id: "comes"}}, 0);
+        w.hear({name: "request.progressed", data: {id: "works", step: 7}}, 0);
+        w.list({data: [{id: "ends"}, {id: "works", step: 3}, {id: "waits"}], total: 3});
+        return [[...w.requests.keys()], w.requests.get("works").step, w.numUnseen];
     })"""
-    assert await tab.run(script) == ["b"]
+    assert await tab.run(script) == [["works", "waits", "comes"], 7, 0]
+
+
+async def test_a_list_that_is_cut_off_counts_the_rest(tab):
+    script = """import("/page/world.js").then(({ World }) => {
+        const w = new World(), counts = [];
+        w.askedForList();
+        w.list({data: [{id: "a"}, {id: "b"}], total: 10});
+        counts.push([w.requests.size, w.numUnseen, w.wantsList]);
+        w.hear({name: "request.ended", data: {id: "unseen"}}, 0);
+        counts.push([w.requests.size, w.numUnseen, w.wantsList]);
+        w.askedForList();
+        w.list({data: [{id: "b"}], total: 1});
+        counts.push([w.requests.size, w.numUnseen, w.wantsList]);
+        w.loseTouch(0);
+        return [...counts, w.wantsList];
+    })"""
+    assert await tab.run(script) == [[2, 8, True], [2, 7, True], [1, 0, False], True]
 
 
 async def test_the_pause_before_a_new_try_grows_and_is_bounded(tab):

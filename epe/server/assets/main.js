@@ -14,6 +14,7 @@ import { World } from "./world.js";
 const HEALTH_EVERY_S = 2;
 const LIST_LIMIT = 1000;
 const LIST_EVERY_S = 2;
+const ANSWER_WITHIN_MS = 30_000;
 const TABLES_EVERY_MS = 250;
 const PICTURE_EVERY_MS = 100;
 // Whoever wants less motion sees the picture of the lanes move once a second.
@@ -57,7 +58,7 @@ function tellState(state, pauseS) {
 }
 
 async function askHealth() {
-  const health = await api.json("health", { alsoGood: [503] });
+  const health = await api.json("health", { alsoGood: [503], signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
   world.health = health;
   showRanks(health);
   drawing.makes = health.makes;
@@ -71,7 +72,8 @@ async function askList() {
   if (find("connection").dataset.state !== "live" || !world.wantsList) return;
   world.askedForList();
   try {
-    world.list(await api.json(`v1/requests?limit=${LIST_LIMIT}`));
+    const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
+    world.list(await api.json(`v1/requests?limit=${LIST_LIMIT}`, { signal }));
   } catch (error) {
     world.listFailed();
     throw error;

@@ -160,7 +160,9 @@ def main() -> None:
                 seed=args.seed,
             )
         )
-    page = report(findings, command=shlex.join(["python", "-m", "benchmarks.chaos", *sys.argv[1:]]))
+    shape = ("requests", "deaths", "over", "seed")
+    options = [word for name in shape for word in (f"--{name}", f"{getattr(args, name):g}")]
+    page = report(findings, command=shlex.join(["python", "-m", "benchmarks.chaos", *options]))
     if args.output:
         args.output.write_text(page)
     else:

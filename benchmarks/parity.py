@@ -146,7 +146,7 @@ def measure_crowd(world: World, subject: Subject, oracle: Any) -> Cell:
     diffusers' own pipeline, which draws them one after the other."""
     requests, journeys = [], []
     for place in range(8):
-        request = subject.request(place % 2, num_steps=place + 1)
+        request = subject.request(place % 2, num_steps=max(subject.family.min_steps, place + 1))
         requests.append(msgspec.structs.replace(request, id=f"q{place}", seed=place))
         widths = [WIDTHS[(3 * place + 5 * step) % len(WIDTHS)] for step in range(request.num_steps)]
         journeys.append(

@@ -116,8 +116,9 @@ def _moves(found: Sequence[Found]) -> Iterator[str]:
 def _beside(found: Sequence[Found]) -> Iterator[str]:
     yield "In float32. Batch: two requests of the odd size, with equally long prompts and seeds of their own, take all"
     yield "steps as one batch (`scheduler.max_batch`), each against itself alone on one rank; the larger difference."
-    yield "Eight at once: requests of both sizes and 1 to 8 steps, a step of each in turn, each on another lane at"
-    yield "every step (widths 1 to 8), against diffusers' own pipeline, which draws them one after the other."
+    yield "Eight at once: requests of both sizes and 1 to 8 steps (Qwen-Image at least 2), a step of each in turn, each"
+    yield "on another lane at every step (widths 1 to 8), against diffusers' own pipeline, which draws them one after"
+    yield "the other."
     yield ""
     widths = sorted({width for each in found for width in each.batches})
     yield "| family | " + " | ".join(f"batch, width {width}" for width in widths) + " | eight at once |"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.browser import Browser, find_chromium
 from tests.world import World
 
 # Before anything imports torch: on shared cores more threads mean spinning, and other bits.
@@ -46,3 +47,13 @@ def world() -> Iterator[World]:
     world = World(4)
     yield world
     world.close()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium, shared by all tests of the page; without one they are left out."""
+    if (program := find_chromium()) is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    browser = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()

@@ -14,6 +14,9 @@ from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
 
+# A whole state: its header and its tensors by name.
+Seen = Callable[[StateHeader, Mapping[str, Any]], None]
+
 log = get_logger("checkpoints")
 
 
@@ -29,19 +32,27 @@ class _Kept:
     def num_bytes(self) -> int:
         return sum(int(getattr(tensor, "nbytes", 0)) for tensor in self.tensors.values())
 
+    @property
+    def whole(self) -> StateHeader:
+        """The header with which all of it travels."""
+        header = self.header
+        return StateHeader(
+            request_id=header.request_id,
+            step=header.step,
+            names=tuple(self.tensors),
+            scalars=header.scalars,
+        )
+
 
 class Checkpoints(Actor):
     """One for each leader; holds at most `limit_bytes`. When that is not enough, the requests that have done the
-    fewest steps lose theirs first: to start them again costs least. `seen` is called with each state that comes."""
+    fewest steps lose theirs first: to start them again costs least. `seen` is called with each state that comes; it
+    takes no time."""
 
     inbox = 4096
 
     def __init__(
-        self,
-        *,
-        directory: Directory,
-        limit_bytes: int,
-        seen: Callable[[StateHeader, Mapping[str, Any]], None] = lambda header, tensors: None,
+        self, *, directory: Directory, limit_bytes: int, seen: Seen = lambda header, tensors: None
     ) -> None:
         self.directory = directory
         self.limit_bytes = limit_bytes
@@ -77,8 +88,8 @@ class Checkpoints(Actor):
         named = {name: known[name] for name in header.unchanged} | dict(
             zip(header.names, tensors, strict=True)
         )
-        self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
-        self.seen(header, named)
+        kept = self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
+        self.seen(kept.whole, named)
         self._tell(header.request_id, checkpoint.seq, header.step)
         self._make_room()
 
@@ -103,11 +114,4 @@ class Checkpoints(Actor):
         if kept is None or kept.header.step != step:
             held = "nothing" if kept is None else f"step {kept.header.step}"
             raise Gone(f"the checkpoint of request {request_id} at step {step} is not here (held: {held})")
-        header = kept.header
-        whole = StateHeader(
-            request_id=header.request_id,
-            step=header.step,
-            names=tuple(kept.tensors),
-            scalars=header.scalars,
-        )
-        return Parcel(whole, tuple(kept.tensors.values()))
+        return Parcel(kept.whole, tuple(kept.tensors.values()))

@@ -119,16 +119,20 @@ class Desk(Actor):
         num_previews: int = 0,
         preview_watcher: PreviewWatcher | None = None,
         again: Again | None = None,
+        state: Parcel | None = None,
     ) -> Handle:
-        """Hand a request to the planner, or one of an earlier life of the service `again`; raises `Refused` or
-        `BadRequest` when it is not taken. `watcher` is called with its progress, `preview_watcher` with up to
-        `num_previews` previews."""
+        """Hand a request to the planner, or one of an earlier life of the service `again`, with the `Checkpoint` from
+        which it goes on; raises `Refused` or `BadRequest` when it is not taken. `watcher` is called with its progress,
+        `preview_watcher` with up to `num_previews` previews."""
         if request.id in self.entries:
             raise BadRequest(f"request id {request.id!r} is already in work; use another one", param="id")
         arrived_at = self.wall_clock() - (0.0 if again is None else again.age_s)
         entry = self.entries[request.id] = _Entry(request, watcher, arrived_at=arrived_at)
         # An outcome that nobody waits for is not an error of ours.
         entry.ending.add_done_callback(lambda ending: ending.cancelled() or ending.exception())
+        if state is not None:
+            # The planner knows of the request before it hears of the state: it is asked before anything else can run.
+            self.ref(self.directory.checkpoints).tell(state)
         if self.previews is not None and preview_watcher is not None:
             self.previews.begin(request, num_previews=num_previews, tell=preview_watcher)
         try:

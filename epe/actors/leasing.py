@@ -205,7 +205,7 @@ class Leasing:
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
         expected_s = self.costs.seconds(key) * max(1, num_steps)
-        is_measured = self.costs.fit(key).basis is Basis.MEASURED
+        is_known = self.costs.fit(key).basis in (Basis.MEASURED, Basis.FITTED)
         split = self._split_of(width, batch[0])
         transfers = [trajectory.transfers(ranks, leaving=self.roster.leaving) for trajectory in batch]
         arrivals = zip(batch, transfers, strict=True)
@@ -223,7 +223,7 @@ class Leasing:
                 now_s=now_s,
                 expected_s=expected_s,
                 ready_s=ready_s,
-                limit_s=limit_s(expected_s, hang_s=self.settings.hang_s, is_measured=is_measured),
+                limit_s=limit_s(expected_s, hang_s=self.settings.hang_s, is_known=is_known),
                 batch_size=len(batch),
                 batch_place=place,
                 checkpoint=self._keeps(trajectory),

@@ -14,13 +14,13 @@ LOOK_S = 1.0
 GRACE_S = 10.0
 # A lease may take so many times what it was expected to, and `hang_s` beside.
 TIMES = 10.0
-# The first of its kind may be so many times `hang_s` late: kernels are chosen, memory is taken, the guess is none.
+# Where nothing like it was measured it may be so many times `hang_s` late: kernels are chosen, and the guess is none.
 FIRST_TIMES = 10.0
 
 
-def limit_s(expected_s: float, *, hang_s: float, is_measured: bool) -> float:
+def limit_s(expected_s: float, *, hang_s: float, is_known: bool) -> float:
     """How long a lease may be at work, in seconds."""
-    return TIMES * expected_s + hang_s * (1.0 if is_measured else FIRST_TIMES)
+    return TIMES * expected_s + hang_s * (1.0 if is_known else FIRST_TIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Patience:
         """The leases that are over their limit now. Looked at every `LOOK_S` while there are leases."""
         for running in self._at_work(now_s):
             running.worked_s += self._passed_s(now_s)
+            if running.failed and not running.is_abandoned:
+                self._hasten(running)
             if running.worked_s > running.limit_s:
                 yield self._judge(running)
         self._looked_s = now_s
@@ -65,6 +67,11 @@ class Patience:
     def _passed_s(self, now_s: float) -> float:
         """A leader that was stopped itself has heard nobody meanwhile: that time is not the ranks'."""
         return 0.0 if self._looked_s is None else min(now_s - self._looked_s, 2 * LOOK_S)
+
+    def _hasten(self, running: Running) -> None:
+        """Where one rank has failed the lane is broken, and all others feel that at their next exchange."""
+        running.is_abandoned = True
+        running.limit_s = min(running.limit_s, running.worked_s + running.expected_s + GRACE_S)
 
     def _judge(self, running: Running) -> Overdue:
         hung = running.is_abandoned or running.lease.lane.width == 1

@@ -308,7 +308,7 @@ class Planner(Actor):
         if trajectory.expiry is not None:
             trajectory.expiry.cancel()
         self._drop(trajectory, trajectory.traces)
-        if self.settings.checkpoints and trajectory.lane:
+        if self.settings.checkpoints and (trajectory.lane or trajectory.first_seq is not None):
             self.ref(self.directory.checkpoints).tell(Drop(request_ids=(trajectory.request.id,)))
         if trajectory.for_client:
             self.num_finished += failure is None

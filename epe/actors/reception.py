@@ -26,6 +26,9 @@ class Reception:
             return Rejected(failure=refusal)
         age_s = 0.0 if again is None else again.age_s
         trajectory = self.leasing.admit(request, now_s=now_s - age_s, for_client=True)
+        if again is not None and again.step is not None:
+            trajectory.go_on_from(again.step)
+            trajectory.weights = min(self.leasing.roster.kinds, default=None)
         predicted_s = trajectory.predicted_s = self.leasing.predicted_s(request.id, now_s=now_s)
         basis = self.leasing.basis(request.id)
         late = request.deadline_s is not None and age_s + predicted_s > request.deadline_s

@@ -168,13 +168,21 @@ class Trajectory:
         move_s = max(costs.migration_s(state_bytes, each.pair) for each in transfers)
         return max(now_s, held_s) + move_s
 
+    def go_on_from(self, step: int) -> None:
+        """An earlier life of the service had come so far, and the leader has the state: as if a lease of number 0 had
+        ended there."""
+        self.first_seq, self.checkpoint_step, self._reached_step = 0, step, step
+        self._go_back(step)
+        self._renew()
+
     def leased(self, running: Running) -> None:
         """A lease was sent: what comes after it?"""
         lease = running.lease
         self._renew()
         self.num_migrations += bool(lease.transfers)
         self.leases.append(running)
-        self.first_seq = self.first_seq or lease.seq
+        if self.first_seq is None:
+            self.first_seq = lease.seq
         self.lost_checkpoint = self.lost_checkpoint and lease.checkpoint != "whole"
         self.lane = lease.plane
         self.traces |= set(lease.lane.ranks)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from epe.messages import Accepted, Account, Again, Progress, Request
+from epe.transport.link import Parcel
 
 
 class Result(Protocol):
@@ -43,4 +44,6 @@ class Engine(Protocol):
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
-    ) -> Handle: ...
+        state: Parcel | None = None,
+    ) -> Handle:
+        """Hand a request in; raises `Refused` or `BadRequest`. `state` is the `Checkpoint` at the step of `again`."""

@@ -44,6 +44,10 @@ class JobFolder:
     def results(self) -> Path:
         return self.path / "results"
 
+    @property
+    def states(self) -> Path:
+        return self.path / "states"
+
     @classmethod
     def claim(cls, path: str | Path) -> JobFolder:
         """Make the folder if there is none, hold it, and see that it can be used. Raises `BadSetting`."""
@@ -64,7 +68,8 @@ class JobFolder:
 
     def _prepare(self) -> None:
         try:
-            self.results.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.results, self.states):
+                folder.mkdir(mode=0o700, exist_ok=True)
             with closing(sqlite3.connect(self.database, isolation_level=None)) as database:
                 _check(database, self.database)
         except OSError as error:

@@ -61,6 +61,10 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.state is not JobState.OPEN
 
     @property
+    def request_ids(self) -> tuple[str, ...]:
+        return tuple(request.id for request in self.requests)
+
+    @property
     def num_steps(self) -> int:
         """Denoising steps of all of its requests."""
         return sum(request.num_steps for request in self.requests)

@@ -18,8 +18,8 @@ from epe.jobs.engine import Engine
 from epe.jobs.job import Job, JobState, ResultFile, ended_by
 from epe.jobs.open_job import OpenJob, Order
 from epe.jobs.retention import Limits, make_room
+from epe.jobs.states import States
 from epe.jobs.store import JobStore
-from epe.messages import Again
 from epe.telemetry.log import get_logger
 
 T = TypeVar("T")
@@ -44,12 +44,14 @@ class Jobs:
         engine: Engine,
         made_for: str,
         limits: Limits | None = None,
+        states: States | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.engine = engine
         self.made_for = made_for
         self.limits = limits or Limits()
+        self.states = states or States()
         self.clock = clock
         self._open: dict[str, OpenJob] = {}
         self._arriving: dict[tuple[str, str], asyncio.Task[Job]] = {}
@@ -62,6 +64,7 @@ class Jobs:
         """Take up what the store has: from now on ids answer. Raises `NotStored`."""
         for job in await self.store.unfinished():
             self._open[job.id] = OpenJob(job, progressed=self._progressed)
+        await self.states.open(name for each in self._open.values() for name in each.job.request_ids)
         self._own(self._sweep())
 
     def resume(self) -> None:
@@ -91,6 +94,7 @@ class Jobs:
             each.give_up(
                 Gone("the service has ended; a job that it keeps on disk goes on when it is started again")
             )
+        await self.states.close()
         await self.store.close()
 
     # --- what clients ask ---
@@ -190,6 +194,7 @@ class Jobs:
             each.withdraw()
             raise
         self._open[order.id] = each
+        self.states.want(job.request_ids)
         self._begin_to_follow(each)
         return each.job
 
@@ -216,13 +221,13 @@ class Jobs:
         age_s = max(0.0, self.clock() - each.job.accepted_at_s)
         try:
             self._check(each.job)
-            await each.hand_in(self.engine, again=Again(age_s=age_s))
+            states = {name: await self.states.load(name) for name in each.job.request_ids}
+            await each.hand_in(self.engine, age_s=age_s, states=states)
         except EpeError as error:
             await self._fail(each, error)
             return
-        log.info(
-            "job.went_on", job=each.job.id, age_s=round(age_s, 3), interruptions=each.job.num_interruptions
-        )
+        steps = [None if state is None else state.message.header.step for state in states.values()]
+        log.info("job.went_on", job=each.job.id, age_s=round(age_s, 3), steps=steps)
         if each.is_ending:  # it was cancelled meanwhile
             each.withdraw()
         else:
@@ -265,6 +270,7 @@ class Jobs:
         if each.is_ending:
             return
         each.is_ending = True
+        self.states.forget(job.request_ids)
         stored = await self._store_end(job, files or {})
         each.job, each.files = job, files or {}
         if stored:

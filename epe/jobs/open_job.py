@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from epe.errors import EpeError
 from epe.jobs.engine import Engine, Handle
 from epe.jobs.job import Job, ResultFile, finished
 from epe.messages import Again, Progress, Request
+from epe.transport.link import Parcel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +64,24 @@ class OpenJob:
     def num_steps_done(self) -> int:
         return sum(self._steps.values())
 
-    async def hand_in(self, engine: Engine, *, again: Again | None = None) -> None:
-        """Have all requests drawn, or none of them. Raises what the engine raises when it refuses one."""
+    async def hand_in(
+        self, engine: Engine, *, age_s: float | None = None, states: Mapping[str, Parcel | None] | None = None
+    ) -> None:
+        """Have all requests drawn, or none of them; those of an earlier life of the service have an age, and go on from
+        the states that are there. Raises what the engine raises when it refuses one."""
         try:
             for request in self.job.requests:
-                self._handles.append(await engine.submit(request, watcher=self._watch, again=again))
+                state = states.get(request.id) if states else None
+                step = state.message.header.step if state else None
+                again = None if age_s is None else Again(age_s=age_s, step=step)
+                self._handles.append(
+                    await engine.submit(request, watcher=self._watch, again=again, state=state)
+                )
         except BaseException:
             self.withdraw()
             self._handles.clear()
             raise
-        if again is None:  # what was promised once stays the promise
+        if age_s is None:  # what was promised once stays the promise
             self.job = replace(self.job, accepted=tuple(handle.accepted for handle in self._handles))
 
     def withdraw(self) -> None:

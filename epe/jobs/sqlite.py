@@ -37,6 +37,10 @@ class SqliteStore:
         self._folder = folder
         self._database = database
 
+    @property
+    def folder(self) -> JobFolder:
+        return self._folder
+
     @classmethod
     async def open(cls, path: str | Path) -> SqliteStore:
         """Hold the folder and read what stands there. Raises `BadSetting`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from epe.actors.admission import Limits
-from epe.actors.checkpoints import Checkpoints
+from epe.actors.checkpoints import Checkpoints, Seen
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk
 from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory
@@ -29,7 +29,7 @@ from epe.errors import Gone
 from epe.execution.faults import Faults
 from epe.media import encode_file, media_type
 from epe.media.preview import encode_preview
-from epe.messages import Artifact, Decoded, Palette, Request
+from epe.messages import Artifact, Decoded, Palette, Request, StateHeader
 from epe.messages import Stage as TaskStage
 from epe.planning.calibration import Program, batch_sizes
 from epe.planning.costs import CostTable
@@ -57,10 +57,12 @@ class Leader:
         warm_up: bool,
         survives: bool = False,
         trace_path: str | None = None,
+        offer_state: Seen = lambda header, tensors: None,
         timeline_path: str | None = None,
         phase_changed: Callable[[str, str], None] = lambda phase, reason: None,
     ) -> None:
         self.system = system
+        self._offer_state = offer_state
         self.directory = directory
         self.pool = ThreadPoolExecutor(stage.postprocess_workers, thread_name_prefix="postprocess")
         self._encode: Encode = partial(encode_artifact, codec=stage.video_codec)
@@ -87,11 +89,16 @@ class Leader:
             self.desk.listen(Timeline(system.spawn(TIMELINE, partial(Recorder, write=write))).hear)
         if survives:
             limit_bytes = stage.service.checkpoint_mb * 2**20
-            keep = partial(Checkpoints, directory=directory, limit_bytes=limit_bytes, seen=self.previews.see)
+            keep = partial(Checkpoints, directory=directory, limit_bytes=limit_bytes, seen=self._see)
             system.spawn(CHECKPOINTS, keep)
         system.spawn(POSTPROCESS, self._postprocess, restart=RestartLimit())
         system.spawn(PLANNER, lambda: self.planner)
         system.spawn(DESK, lambda: self.desk)
+
+    def _see(self, header: StateHeader, tensors: Mapping[str, Any]) -> None:
+        """A state has come: somebody may want to look at it, and to have it on disk."""
+        self.previews.see(header, tensors)
+        self._offer_state(header, tensors)
 
     def _spawn_writers(self, stage: Stage, trace_path: str | None) -> None:
         """The actors that write to a disk, as far as they are wanted."""

@@ -134,8 +134,8 @@ def _load(
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
         plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
     )
-    adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     palette = fit_palette(adapter) if fits_palette else None
+    adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
         return adapter, SoloLanes(), palette
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)

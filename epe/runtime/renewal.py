@@ -23,15 +23,22 @@ _ORIGIN = frozenset({"_diffusers_version", "_name_or_path", "transformers_versio
 
 def geometry_of(stage: Stage) -> str:
     """What has to stay as it is in the checkpoint of a stage: its configuration, and the shapes of its weights.
-    Blocking."""
+    Blocking; raises `BadSetting` for one that is damaged."""
     folder = model_folder(stage.factory_args.model_path)
     digest = hashlib.sha256(shapes_digest(folder).encode())
     for path in sorted(folder.rglob("*config*.json")):
-        settings = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in _ORIGIN}
+        settings = {key: value for key, value in _settings(path).items() if key not in _ORIGIN}
         digest.update(
             f"{path.relative_to(folder).as_posix()} {json.dumps(settings, sort_keys=True)}".encode()
         )
     return digest.hexdigest()
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise BadSetting(f"{path} is no JSON object: {error}", path="factory_args.model_path") from None
 
 
 def renewed(stage_path: str | Path, *, stage: Stage, geometry: str) -> tuple[Stage, str]:
@@ -54,7 +61,7 @@ def renewed(stage_path: str | Path, *, stage: Stage, geometry: str) -> tuple[Sta
                 "than the one that is served; to serve it start the service anew"
             )
         return new, weights_digest(model_folder(path))
-    except (OSError, ValueError, LookupError, AttributeError) as error:
+    except (OSError, BadSetting) as error:
         raise Conflict(f"restart: the checkpoint in {path} cannot be read: {error}") from error
 
 

@@ -14,10 +14,8 @@ from epe.actors.worker import Ending
 from epe.config.stage import Stage
 from epe.errors import EpeError, StartFailed
 from epe.jobs.jobs import Jobs
-from epe.jobs.retention import Limits
-from epe.jobs.sqlite import SqliteStore
-from epe.jobs.store import JobStore, MemoryStore
 from epe.messages import Status, Stop
+from epe.runtime.kept import Kept
 from epe.runtime.leader import WRITE_WITHIN_S, Leader
 from epe.runtime.rank import Rank, Seat
 from epe.runtime.renewal import geometry_of, renewed
@@ -58,6 +56,7 @@ class LeaderProcess:
         self.system = ActorSystem(LEADER)
         self.leader: Leader | None = None
         self.jobs: Jobs | None = None
+        self._kept: Kept
         self.link: RpcLink | None = None
         self.failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._watchers: list[Callable[[str], None]] = []
@@ -71,7 +70,7 @@ class LeaderProcess:
         that cannot be used."""
         self._watchers.append(phase_changed)
         self._geometry = await asyncio.to_thread(geometry_of, self.stage)
-        kept = await _open_jobs(self.stage)
+        kept = self._kept = await Kept.open(self.stage)
         self.link = await _open_link(self.system, store, epoch, LEADER, self.directory)
         self.leader = Leader(
             self.system,
@@ -81,14 +80,10 @@ class LeaderProcess:
             trace_path=self.trace_path,
             timeline_path=self.timeline_path,
             survives=True,
+            offer_state=kept.states.offer,
             phase_changed=self._phase_changed,
         )
-        self.jobs = Jobs(
-            kept,
-            engine=self.leader.desk,
-            made_for=_name_of(self.stage),
-            limits=limits_of(self.stage),
-        )
+        self.jobs = kept.jobs(self.leader.desk)
         await self.jobs.open()
         self._door = asyncio.create_task(self._watch_door(store, self.link))
         self._door.add_done_callback(self._door_fell)
@@ -122,7 +117,7 @@ class LeaderProcess:
         stage, weights = await asyncio.to_thread(look)
         status = await self.leader.desk.restart_ranks(weights=weights)
         self.stage = stage
-        self.jobs.made_for = _name_of(stage)
+        self._kept.renewed(stage, weights, jobs=self.jobs)
         return status
 
     async def drain(self, *, reason: str) -> bool:
@@ -159,34 +154,21 @@ class LeaderProcess:
             await self.link.close()
 
     def _phase_changed(self, phase: str, reason: str) -> None:
-        if self.jobs is not None and phase == "running":
+        if phase == "running":
+            assert self.leader is not None
+            assert self.jobs is not None
+            self._kept.drawn_by(self.leader.planner.warming.fingerprint)
             self.jobs.resume()
-        if self.jobs is not None and phase == "failed":
-            self.jobs.suspend()
         if phase == "failed":
             self._fail(reason)
         for watcher in self._watchers:
             watcher(phase)
 
     def _fail(self, reason: str) -> None:
+        if self.jobs is not None:
+            self.jobs.suspend()
         if not self.failure.done():
             self.failure.set_result(reason)
-
-
-def _name_of(stage: Stage) -> str:
-    """The model that jobs are made for."""
-    return f"{stage.factory} {stage.factory_args.model_path}"
-
-
-async def _open_jobs(stage: Stage) -> JobStore:
-    """Where the jobs of a stage are kept."""
-    path = stage.service.jobs.path
-    return MemoryStore() if path is None else await SqliteStore.open(path)
-
-
-def limits_of(stage: Stage) -> Limits:
-    """How long the jobs of a stage are kept."""
-    return Limits(max_bytes=stage.service.jobs.max_mb * 2**20, max_age_s=stage.service.jobs.max_age_s)
 
 
 async def run_rank(

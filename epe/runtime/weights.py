@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from epe.errors import BadSetting
+
 _SAMPLE_BYTES = 64
 
 
 def weights_digest(folder: Path) -> str:
     """From the beginning, the middle and the end of every tensor, since to read all of a large model takes minutes.
     Weights that differ nowhere else are taken for equal. Blocking; no times and no paths count, so every host
-    that has a copy agrees."""
+    that has a copy agrees. Raises `BadSetting` for a file that is damaged."""
     digest = hashlib.sha256()
     for name, path in _files(folder):
         digest.update(name.encode())
@@ -30,7 +32,7 @@ def weights_digest(folder: Path) -> str:
 
 
 def shapes_digest(folder: Path) -> str:
-    """From the names, types and shapes of all tensors. Blocking."""
+    """From the names, types and shapes of all tensors. Blocking; raises `BadSetting` for a file that is damaged."""
     digest = hashlib.sha256()
     for name, path in _files(folder):
         with _tensors(path) as (_, tensors, _):
@@ -51,8 +53,22 @@ def _tensors(path: Path) -> Iterator[tuple[int, dict[str, Any], int]]:
     file = os.open(path, os.O_RDONLY)
     try:
         length = int.from_bytes(os.pread(file, 8, 0), "little")
-        header = json.loads(os.pread(file, length, 8))
-        header.pop("__metadata__", None)
+        if length > os.fstat(file).st_size:
+            raise _damaged(path)
+        header = _header(path, os.pread(file, length, 8))
         yield file, header, 8 + length
     finally:
         os.close(file)
+
+
+def _header(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        header: dict[str, Any] = json.loads(raw)
+        header.pop("__metadata__", None)
+    except (ValueError, AttributeError):
+        raise _damaged(path) from None
+    return header
+
+
+def _damaged(path: Path) -> BadSetting:
+    return BadSetting(f"{path} is no whole safetensors file; copy it anew", path="factory_args.model_path")

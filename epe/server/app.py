@@ -34,6 +34,9 @@ from epe.server.settings import HttpSettings
 from epe.server.spans import Spans, parse_traceparent, tracer_from
 from epe.telemetry.log import get_logger
 
+# Connections that wait to be taken. aiohttp would make it 128, whatever the socket had before, and a burst of clients
+# would be reset.
+BACKLOG = 1024
 # Probes ask these every few seconds, which no log needs to tell.
 _OFTEN_ASKED = ("/livez", "/readyz", "/health", "/metrics")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -113,7 +116,7 @@ async def serve(app: web.Application, sock: socket.socket, *, end_within_s: floa
         shutdown_timeout=end_within_s,
     )
     await runner.setup()
-    await web.SockSite(runner, sock).start()
+    await web.SockSite(runner, sock, backlog=BACKLOG).start()
     return runner
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from epe.jobs.engine import Engine as Draws
 from epe.jobs.engine import Handle
 from epe.messages import Action, Again, Event, Live, Predicted, Preview, Progress, Request, Status
+from epe.transport.link import Parcel
 
 PreviewWatcher = Callable[[Preview], None]
 
@@ -24,6 +25,7 @@ class Engine(Draws, Protocol):
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
+        state: Parcel | None = None,
         num_previews: int = 0,
         preview_watcher: PreviewWatcher | None = None,
     ) -> Handle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import msgspec
 from aiohttp import web
@@ -17,12 +18,13 @@ _ANSWER_WITHIN_S = 2.0
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """`status` is the phase of the service: loading, warming, running, draining or failed; `restart` says how far a
-    restart of all ranks is."""
+    """`status` is the phase of the service: loading, warming, running, draining or failed. `makes` is what its model
+    draws, which says on which route it is asked for; `restart` says how far a restart of all ranks is."""
 
     status: str
     reason: str
     model: str
+    makes: Literal["picture", "video"]
     ranks: tuple[RankStatus, ...]
     num_waiting: int
     num_running: int
@@ -61,6 +63,7 @@ async def get_health(http: web.Request) -> web.Response:
         status=status.phase,
         reason=status.reason,
         model=service.name,
+        makes=service.family.makes,
         ranks=status.ranks,
         num_waiting=status.num_waiting,
         num_running=status.num_running,

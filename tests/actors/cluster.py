@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from epe.actors.admission import Limits
-from epe.actors.checkpoints import Checkpoints
+from epe.actors.checkpoints import Checkpoints, Seen
 from epe.actors.core import ActorSystem, RestartLimit
 from epe.actors.desk import Desk, Result
 from epe.actors.directory import CHECKPOINTS, DESK, PLANNER, POSTPROCESS, Directory, worker_name
@@ -82,6 +82,8 @@ class Cluster:
     hang_s: float = 60.0
     start_s: float = 1800.0
     checkpoints: bool = True
+    limit_bytes: int = 2**20
+    seen: Seen = lambda header, tensors: None
     phases: list[tuple[str, str]] = field(default_factory=list)
     # What ranks that start from now on load; and, by the number of a lease, what those have loaded that ran it.
     weights: str = ""
@@ -112,7 +114,7 @@ class Cluster:
         system = self._system("leader")
         self.planner = self._planner()
         self.desk = Desk(directory=self.directory)
-        self.kept = Checkpoints(directory=self.directory, limit_bytes=2**20)
+        self.kept = Checkpoints(directory=self.directory, limit_bytes=self.limit_bytes, seen=self.seen)
         if self.checkpoints:
             system.spawn(CHECKPOINTS, lambda: self.kept)
         if self.keeper is not None:

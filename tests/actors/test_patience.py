@@ -11,7 +11,7 @@ from epe.actors.ledger import Ledger
 from epe.actors.patience import GRACE_S, LOOK_S, Overdue, Patience, limit_s
 from epe.errors import Gone
 from epe.families import family
-from epe.messages import Lease, LeaseDone, Split, Stage
+from epe.messages import Failure, FailureKind, Lease, LeaseDone, LeaseFailed, Split, Stage
 from epe.planning.calibration import Program
 from epe.planning.static import StaticCp
 from epe.simulator.virtual_time import run
@@ -54,6 +54,22 @@ def test_a_lane_is_given_up_first_and_then_whoever_does_not_answer():
     assert "0.5 s were expected" in hung.reason
 
 
+def test_where_one_rank_of_a_lane_has_failed_the_others_have_little_time_left():
+    ledger = Ledger(3)
+    seq = enter(ledger, "a", 0, 1, 2, limit_s=600.0)
+    patience = Patience(ledger)
+    assert not looked(patience, until_s=5)
+    failure = Failure(kind=FailureKind.RANK_LOST, message="rank 2 is gone")
+    for rank in (1, 2):
+        ledger.answer(LeaseFailed(seq=seq, epoch=0, rank=rank, failure=failure, consequence=True), now_s=5.0)
+    found = [
+        (now_s, overdue) for now_s in range(6, 40) for overdue in patience.look(now_s=now_s) if overdue.hung
+    ]
+    hung_s, hung = found[0]
+    assert hung.ranks == (0,)
+    assert GRACE_S < hung_s - 5.0 <= GRACE_S + 3 * LOOK_S
+
+
 def test_what_waits_behind_a_hung_lease_is_not_overdue_itself():
     ledger = Ledger(3)
     first = enter(ledger, "a", 0, limit_s=20.0)
@@ -73,9 +89,9 @@ def test_time_in_which_the_leader_was_stopped_itself_does_not_count():
     assert not list(patience.look(now_s=1001.0))
 
 
-def test_a_task_that_was_never_measured_has_more_time():
-    assert limit_s(1.0, hang_s=60.0, is_measured=True) == 70.0
-    assert limit_s(1.0, hang_s=60.0, is_measured=False) > 600.0
+def test_a_task_that_nothing_is_known_of_has_more_time():
+    assert limit_s(1.0, hang_s=60.0, is_known=True) == 70.0
+    assert limit_s(1.0, hang_s=60.0, is_known=False) > 600.0
 
 
 class HangsOnce:

@@ -12,6 +12,7 @@ from epe.jobs.jobs import Jobs
 from epe.jobs.open_job import Order
 from epe.jobs.store import JobStore
 from epe.messages import Accepted, Account, Again, OutputFormat, Progress, Request, Stage
+from epe.transport.link import Parcel
 
 
 def request(name: str, *, seed: int = 1, **fields: object) -> Request:
@@ -66,6 +67,7 @@ class Drawing:
     request: Request
     again: Again | None
     watcher: object
+    state: Parcel | None
     ending: asyncio.Future = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
@@ -100,12 +102,17 @@ class Engine:
     cancelled: list[str] = field(default_factory=list)
 
     async def submit(
-        self, request: Request, *, watcher: object = None, again: Again | None = None
+        self,
+        request: Request,
+        *,
+        watcher: object = None,
+        again: Again | None = None,
+        state: Parcel | None = None,
     ) -> Drawing:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
-        self.drawings.append(Drawing(self, request, again, watcher))
+        self.drawings.append(Drawing(self, request, again, watcher, state))
         if self.at_once:
             self.drawings[-1].finish()
         return self.drawings[-1]

@@ -9,22 +9,28 @@ from epe.jobs.job import JobState
 from epe.jobs.jobs import Jobs
 from epe.jobs.open_job import Order
 from epe.jobs.retention import Limits
+from epe.jobs.states import States
 from epe.jobs.store import MemoryStore
 from epe.messages import Stage
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
+from tests.jobs.test_states import MemoryFiles, slowly
 
 
 def ordered(name: str, **fields: object) -> Order:
     return Order(id=name, requests=(request(name, **fields),))
 
 
-async def live(store: MemoryStore, **more: object) -> tuple[Cluster, Jobs]:
-    """A service with this store, which takes requests."""
-    cluster = Cluster(**more)
+async def live(
+    store: MemoryStore, *, files: MemoryFiles | None = None, **more: object
+) -> tuple[Cluster, Jobs]:
+    """A service with this store and these states, which takes requests."""
+    states = States(files, run_elsewhere=slowly)
+    cluster = Cluster(survives=True, seen=states.offer, **more)
     desk = await cluster.start()
     clock = asyncio.get_running_loop().time
-    jobs = Jobs(store, engine=desk, made_for="zimage", clock=clock, limits=Limits(max_age_s=7 * 86400.0))
+    limits = Limits(max_age_s=7 * 86400.0)
+    jobs = Jobs(store, engine=desk, made_for="zimage", clock=clock, limits=limits, states=states)
     await jobs.open()
     jobs.resume()
     return cluster, jobs
@@ -35,9 +41,60 @@ async def die(cluster: Cluster, jobs: Jobs) -> None:
     for task in list(jobs._tasks):
         task.cancel()
     await asyncio.gather(*jobs._tasks, return_exceptions=True)
+    await jobs.states.close()
     for rank in range(cluster.world_size):
         cluster.kill(rank)
     await cluster.stop()
+
+
+def test_a_job_goes_on_from_its_last_state_on_disk_and_encodes_nothing_again():
+    async def main() -> None:
+        store, files = MemoryStore(), MemoryFiles()
+        cluster, jobs = await live(store, files=files)
+        for name in ("a", "b", "c", "d", "e"):
+            await jobs.submit(ordered(name, steps=400))
+        await asyncio.sleep(8.0)
+        await die(cluster, jobs)
+        reached = files.steps
+        assert len(reached) == 5
+        assert max(reached.values()) > 0
+        cluster, jobs = await live(store, files=files)
+        ended = await asyncio.gather(*map(jobs.ended, reached))
+        assert {job.state for job in ended} == {JobState.FINISHED}
+        leases = [lease for _, _, lease in cluster.world.visits]
+        assert Stage.ENCODE not in {lease.stage for lease in leases}
+        first = {lease.request.id: lease.first_step for lease in reversed(leases)}
+        assert first == reached
+        assert {job.accounts[0].num_recoveries for job in ended} == {0}
+        await asyncio.sleep(10)
+        assert files.states == {}
+        await jobs.close(in_order=True)
+        cluster.check_clean()
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_state_that_the_leader_has_no_room_for_is_drawn_again():
+    async def main() -> None:
+        store, files = MemoryStore(), MemoryFiles()
+        cluster, jobs = await live(store, files=files)
+        for name in ("a", "b"):
+            await jobs.submit(ordered(name, steps=400))
+        await asyncio.sleep(8.0)
+        await die(cluster, jobs)
+        assert len(files.steps) == 2
+        cluster, jobs = await live(store, files=files, limit_bytes=0)
+        ended = await asyncio.gather(*map(jobs.ended, ("a", "b")))
+        assert {job.state for job in ended} == {JobState.FINISHED}
+        assert {lease.request.id for _, _, lease in cluster.world.visits if lease.stage is Stage.ENCODE} == {
+            "a",
+            "b",
+        }
+        await jobs.close(in_order=True)
+        await cluster.stop()
+
+    run(main())
 
 
 def test_after_a_death_jobs_are_drawn_in_their_old_order_before_those_that_come_later():

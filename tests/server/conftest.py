@@ -11,6 +11,8 @@ from aiohttp import ClientSession
 from epe.families import family
 from epe.server.app import make_app, serve
 from epe.server.settings import HttpSettings
+from tests.browser import Browser, Tab, open_tab
+from tests.server.scenes import address_of
 from tests.server.stand_in import StandIn
 
 Serving = Callable[..., AbstractAsyncContextManager[ClientSession]]
@@ -47,3 +49,11 @@ async def client(serving: Serving) -> AsyncIterator[ClientSession]:
     """A client of an application with the settings of a stage file that says nothing of HTTP."""
     async with serving(settings=HttpSettings(aliases=("gpt-image-1",))) as session:
         yield session
+
+
+@pytest.fixture
+async def tab(browser: Browser, client: ClientSession) -> AsyncIterator[Tab]:
+    """The page of a service that has just come up, in touch with it."""
+    async with open_tab(browser, address_of(client)) as tab:
+        await tab.reads("#connection", "Live")
+        yield tab

@@ -33,6 +33,7 @@ from epe.messages import (
     WidthCost,
 )
 from epe.server.engine import PreviewWatcher
+from epe.transport.link import Parcel
 
 RUNNING = Status(
     phase="running",
@@ -131,6 +132,7 @@ class StandIn:
         *,
         watcher: Callable[[Progress], None] | None = None,
         again: Again | None = None,
+        state: Parcel | None = None,
         num_previews: int = 0,
         preview_watcher: PreviewWatcher | None = None,
     ) -> StandInHandle:

@@ -35,7 +35,7 @@ def stage_file(folder: Path, checkpoint: Path) -> Path:
         "device": "cpu",
         "parallelism": {"scheduler": scheduler},
         "factory_args": {"model_path": str(checkpoint), "num_steps": 3},
-        "service": {"port": 0},
+        "service": {"port": 0, "drain_s": 0.1, "jobs": {"path": str(folder / "jobs")}},
     }
     path = folder / "stage.yaml"
     path.write_text(yaml.safe_dump(stage))
@@ -54,12 +54,18 @@ async def draw_three(service: Served) -> list[str]:
     return [reply.body["epe"]["predicted_from"] for reply in replies]
 
 
+# Longer than the drain may take.
+FILM = {"prompt": "a film", "size": "128x128", "num_inference_steps": 200, "seed": 3}
+
+
 def end(service: Served) -> None:
     service.signal(signal.SIGTERM)
     assert service.exit_codes() == [0], service.said()
 
 
-def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path, tiny_zimage: Path, capsys):
+def test_costs_and_jobs_outlive_the_service_and_its_requests_are_replayed(
+    tmp_path: Path, tiny_zimage: Path, capsys
+):
     stage, costs, trace = stage_file(tmp_path, tiny_zimage), tmp_path / "costs.json", tmp_path / "trace.jsonl"
 
     timeline = tmp_path / "timeline.json"
@@ -70,6 +76,7 @@ def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path,
         bases = asyncio.run(draw_three(first))
         assert bases == ["measured", "measured", "extrapolated"]
         assert asyncio.run(first.health())["costs"]["origin"] == "measured"
+        job = asyncio.run(first.job(key="film", **FILM))
         end(first)
         assert warm_up_leases(first) > 0
     finally:
@@ -77,7 +84,8 @@ def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path,
     check_kept(read_cost_set(str(costs)))
     check_timeline(timeline)
     assert [(line.width, line.deadline_s) for line in read_trace(str(trace))] == [
-        (side, 60.0) for side in (128, 256, 768)
+        *((side, 60.0) for side in (128, 256, 768)),
+        (128, None),
     ]
 
     second = serve(tmp_path, stage, "--log-level", "debug")
@@ -85,6 +93,11 @@ def test_costs_outlive_the_service_and_its_requests_are_replayed(tmp_path: Path,
         health = asyncio.run(second.health())
         assert health["costs"]["origin"] == "kept"
         assert warm_up_leases(second) == 0
+        again = asyncio.run(second.job(key="film", **FILM))
+        assert again["id"] == job["id"]
+        assert asyncio.run(second.until_ended(job))["status"] == "completed"
+        (went_on,) = second.events("job.went_on")
+        assert went_on["job"] == job["id"]
         end(second)
     finally:
         second.close()

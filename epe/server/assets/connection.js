@@ -14,6 +14,14 @@ export function pauseAfter(numFailures, random = Math.random()) {
 
 const pause = (forS) => new Promise((resolve) => setTimeout(resolve, forS * 1000));
 
+/** A pause that ends early when the machine is in a network again. */
+async function pauseOrOnline(forS) {
+  const over = new AbortController();
+  const online = new Promise((resolve) => addEventListener("online", resolve, { signal: over.signal }));
+  await Promise.race([pause(forS), online]);
+  over.abort();
+}
+
 /** Hear events for ever. `onState` is told "live", or "lost" with the seconds before the next try. */
 export async function follow({ api, onEvent, onState }) {
   for (let numFailures = 0; ; numFailures++) {
@@ -24,7 +32,7 @@ export async function follow({ api, onEvent, onState }) {
     }
     const pauseS = pauseAfter(numFailures);
     onState("lost", pauseS);
-    await Promise.race([pause(pauseS), new Promise((resolve) => addEventListener("online", resolve, { once: true }))]);
+    await pauseOrOnline(pauseS);
   }
 }
 

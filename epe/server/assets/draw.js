@@ -1,47 +1,47 @@
-// The box that draws: a prompt goes in, previews come while the picture forms, then the picture.
+// The box that draws: a prompt goes in, previews come while the picture forms, then the picture, or a video.
 
 import { ApiError } from "./api.js";
 import { find, say } from "./dom.js";
-import { eventsOf } from "./sse.js";
-import { laneText, seconds } from "./words.js";
+import { drawPicture, drawVideo } from "./sources.js";
+import { laneText, seconds, widthsText } from "./words.js";
 
-const NUM_PREVIEWS = 3;
-const FIELDS = ["prompt", "size", "num_inference_steps", "seed", "deadline_s", "priority"];
+const NUMBERS = { num_inference_steps: "whole", seed: "whole", priority: "whole", seconds: "positive", deadline_s: "positive" };
+const FIELDS = ["prompt", "size", ...Object.keys(NUMBERS)];
 
 /** The body of a request by what stands in the fields; raises `ApiError` with the field that is no number. */
 export function bodyOf(texts) {
-  const body = { prompt: texts.prompt, stream: true, partial_images: NUM_PREVIEWS };
+  const body = { prompt: texts.prompt };
   if (texts.size.trim() !== "") body.size = texts.size.trim().replace("×", "x");
-  for (const name of ["num_inference_steps", "seed", "priority", "deadline_s"]) {
-    const text = texts[name].trim();
+  for (const [name, kind] of Object.entries(NUMBERS)) {
+    const text = (texts[name] ?? "").trim();
     if (text === "") continue;
-    const value = Number(text.replace(",", "."));
-    const isRight = name === "deadline_s" ? value > 0 : Number.isSafeInteger(value);
-    if (!isRight) throw new ApiError(`${text.slice(0, 32)} is not allowed here: give a ${name === "deadline_s" ? "number above 0" : "whole number"}`, { param: name });
+    const value = numberOf(text, { name, kind });
     if (name === "deadline_s") body.deadline_ms = value * 1000;
     else body[name] = value;
   }
   return body;
 }
 
-/** The media type by the first bytes of a file. */
-export function mediaTypeOf(bytes) {
-  if (bytes[0] === 0x89) return "image/png";
-  return bytes[0] === 0xff ? "image/jpeg" : "image/webp";
+function numberOf(text, { name, kind }) {
+  const value = Number(text.replace(",", "."));
+  if (kind === "whole" ? Number.isSafeInteger(value) : value > 0 && value < Infinity) return value;
+  const allowed = kind === "whole" ? "a whole number" : "a number above 0";
+  throw new ApiError(`${text.slice(0, 32)} is not allowed here; give ${allowed}`, { param: name });
 }
 
-/** One drawing at a time. `prefix` begins the ids of what is in work, so that it is known among all requests. */
+/** One drawing at a time. What it draws is known among all requests by the beginning of its id. */
 export class Drawing {
   #api;
-  #onStart;
+  #onTaken;
   #abort = null;
+  #prefix = null;
   #url = null;
-  #isFinished = false;
-  prefix = null;
+  #makes = "picture";
 
-  constructor({ api, onStart }) {
+  /** `onTaken(prefix)` is called with the beginning of the id of each request, or null where none is known yet. */
+  constructor({ api, onTaken }) {
     this.#api = api;
-    this.#onStart = onStart;
+    this.#onTaken = onTaken;
     find("draw").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#run();
@@ -52,6 +52,12 @@ export class Drawing {
     });
   }
 
+  /** What the model of the service draws: "picture" or "video". */
+  set makes(what) {
+    this.#makes = what;
+    find("seconds-field").hidden = what !== "video";
+  }
+
   /** Hang up: the service ends a request whose client has left at the next step. */
   cancel() {
     this.#abort?.abort();
@@ -59,7 +65,7 @@ export class Drawing {
 
   /** Whether a request is the one that this page waits for. */
   owns(id) {
-    return this.#abort !== null && this.prefix !== null && id.startsWith(this.prefix);
+    return this.#abort !== null && this.#prefix !== null && id.startsWith(this.#prefix);
   }
 
   /** How far the request is, as the events of the service tell. */
@@ -72,13 +78,11 @@ export class Drawing {
     if (this.#abort !== null) return;
     this.#begin();
     try {
-      const body = bodyOf(Object.fromEntries(FIELDS.map((name) => [name, find(name).value])));
-      const signal = this.#abort.signal;
-      const headers = { "x-request-id": this.prefix.slice(0, -1) };
-      const response = await this.#api.call("v1/images/generations", { method: "POST", body, headers, signal });
-      say(find("draw-state"), "Taken; it waits for its lane or is drawn.");
-      for await (const event of eventsOf(response)) this.#hear(event);
-      if (!this.#isFinished) throw new ApiError("the connection has ended before the picture came; draw it again", {});
+      const body = bodyOf(Object.fromEntries(FIELDS.map((name) => [name, valueOf(name)])));
+      const id = `page-${crypto.getRandomValues(new Uint32Array(2)).join("")}`;
+      const draw = this.#makes === "video" ? drawVideo : drawPicture;
+      this.#expect(this.#makes === "video" ? null : `${id}-`);
+      for await (const event of draw({ api: this.#api, body, id, signal: this.#abort.signal })) this.#hear(event);
     } catch (error) {
       this.#fail(error);
     } finally {
@@ -88,15 +92,11 @@ export class Drawing {
 
   #begin() {
     this.#abort = new AbortController();
-    this.#isFinished = false;
-    this.prefix = `page-${crypto.getRandomValues(new Uint32Array(2)).join("")}-`;
     for (const name of FIELDS) find(name).removeAttribute("aria-invalid");
     find("draw-state").classList.remove("bad");
     say(find("draw-state"), "Sent…");
     this.#busy(true);
-    find("picture").hidden = true;
-    find("picture-save").hidden = true;
-    this.#onStart(this.prefix);
+    for (const name of ["picture", "picture-save"]) find(name).hidden = true;
   }
 
   #busy(isBusy) {
@@ -107,28 +107,41 @@ export class Drawing {
     find("draw-progress").value = 0;
   }
 
-  #hear({ name, data }) {
-    if (name === "error") throw new ApiError(data.error.message, { param: data.error.param });
-    const isWhole = name === "image_generation.completed";
-    if (!isWhole && name !== "image_generation.partial_image") return;
-    this.#show(data, isWhole);
-    say(find("draw-state"), isWhole ? "Finished." : `Preview after step ${data.step}.`);
-    this.#isFinished = isWhole;
+  /** It may be admitted before its answer begins, so a picture is expected from the start. */
+  #expect(prefix) {
+    if (this.#prefix === prefix && prefix !== null) return;
+    this.#prefix = prefix;
+    this.#onTaken(prefix);
   }
 
-  #show({ b64_json: text, seed, epe }, isWhole) {
-    const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-    const type = mediaTypeOf(bytes);
+  #hear({ kind, prefix, blob, step, seed, drawn }) {
+    if (kind === "taken") {
+      this.#expect(prefix);
+      return say(find("draw-state"), "Taken; it waits for its lane or is drawn.");
+    }
+    const isWhole = kind === "finished";
+    this.#show(blob, isWhole);
+    say(find("draw-state"), isWhole ? "Finished." : `Preview after step ${step}.`);
+    say(find("picture-caption"), isWhole ? factsText(seed, drawn) : "Preview");
+    find("picture-save").download = `epe-${seed}.${blob.type.split("/")[1]}`;
+    return undefined;
+  }
+
+  #show(blob, isWhole) {
     if (this.#url !== null) URL.revokeObjectURL(this.#url);
-    this.#url = URL.createObjectURL(new Blob([bytes], { type }));
+    this.#url = URL.createObjectURL(blob);
+    const isVideo = blob.type.startsWith("video/");
+    const [shown, other] = isVideo ? [find("picture-video"), find("picture-image")] : [find("picture-image"), find("picture-video")];
+    shown.src = this.#url;
+    shown.hidden = false;
+    other.hidden = true;
+    other.removeAttribute("src");
+    const what = isWhole ? `A ${this.#makes} of: ${find("prompt").value}` : "A preview of the picture";
+    shown.setAttribute(isVideo ? "aria-label" : "alt", what);
+    shown.classList.toggle("preview", !isWhole);
     find("picture").hidden = false;
-    find("picture-image").src = this.#url;
-    find("picture-image").alt = isWhole ? `A picture of: ${find("prompt").value}` : "A preview of the picture";
-    find("picture-image").classList.toggle("preview", !isWhole);
-    say(find("picture-caption"), isWhole ? factsText(seed, epe) : "Preview");
     find("picture-save").hidden = !isWhole;
     find("picture-save").href = this.#url;
-    find("picture-save").download = `epe-${seed}.${type.split("/")[1]}`;
   }
 
   #fail(error) {
@@ -149,8 +162,11 @@ export class Drawing {
   }
 }
 
+/** What stands in a field that is seen. */
+function valueOf(name) {
+  return find(name).closest("[hidden]") === null ? find(name).value : "";
+}
+
 function factsText(seed, { total_s: totalS, predicted_s: predictedS, lanes }) {
-  const widths = lanes.filter(({ stage }) => stage === "denoise").map(({ ranks }) => ranks.length);
-  const changes = widths.filter((width, index) => width !== widths[index - 1]);
-  return `Seed ${seed}; ${seconds(totalS)}, predicted ${seconds(predictedS)}; lanes ${changes.join(" → ")} wide.`;
+  return `Seed ${seed}; ${seconds(totalS)}, predicted ${seconds(predictedS)}; ${widthsText(lanes)}.`;
 }

@@ -3,6 +3,7 @@
 // Older ones leave the picture; with more than so many the oldest are let go.
 export const KEPT_S = 600;
 export const MAX_STRETCHES = 4000;
+const MAX_WIDTHS = 2000;
 const MAX_CHANGES = 8;
 
 /** Stretches are {ranks, id, stage, startS, endS}, in seconds of the server's clock; `endS` is null while one lasts. */
@@ -65,7 +66,13 @@ export class History {
     for (const [id, width] of widths) {
       const before = this.#widths.get(id);
       if (before !== undefined && before !== width) this.changes.unshift({ atS, id, before, width });
+      this.#widths.delete(id); // so that the oldest stands first
       this.#widths.set(id, width);
+    }
+    // Ends may go unheard while the connection is lost.
+    for (const id of this.#widths.keys()) {
+      if (this.#widths.size <= MAX_WIDTHS) break;
+      this.#widths.delete(id);
     }
     this.changes.length = Math.min(this.changes.length, MAX_CHANGES);
   }

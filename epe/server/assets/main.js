@@ -14,6 +14,7 @@ import { World } from "./world.js";
 const HEALTH_EVERY_S = 2;
 const LIST_LIMIT = 1000;
 const LIST_EVERY_S = 2;
+const ANSWER_WITHIN_MS = 30_000;
 const TABLES_EVERY_MS = 250;
 const PICTURE_EVERY_MS = 100;
 // Whoever wants less motion sees the picture of the lanes move once a second.
@@ -23,13 +24,20 @@ const localS = () => Date.now() / 1000;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const world = new World();
 const api = new Api({ askForKey, storage: sessionStorage });
-const drawing = new Drawing({ api, onStart: (prefix) => choose(null, prefix) });
+const drawing = new Drawing({ api, onTaken: expect });
 let chosen = null;
 let expected = null;
 
-/** Show this request from now on; or the first one whose id begins with `prefix`, once it is there. */
-function choose(id, prefix = null) {
-  [chosen, expected] = [id, prefix];
+/** Show the request whose id begins with `prefix`, once it is there. */
+function expect(prefix) {
+  const id = prefix === null ? undefined : [...world.requests.keys()].findLast((each) => each.startsWith(prefix));
+  choose(id ?? null);
+  expected = id === undefined ? prefix : null;
+}
+
+/** Show this request from now on. */
+function choose(id) {
+  [chosen, expected] = [id, null];
   say(find("detail-title"), id === null ? "One request" : titleOf(id));
   say(find("detail-note"), "");
   showTables();
@@ -50,9 +58,11 @@ function tellState(state, pauseS) {
 }
 
 async function askHealth() {
-  const health = await api.json("health", { alsoGood: [503] });
+  const health = await api.json("health", { alsoGood: [503], signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
   world.health = health;
   showRanks(health);
+  drawing.makes = health.makes;
+  document.title = `EPE ${health.model}`;
   say(find("model"), health.model);
   const phase = health.status === "running" ? "" : `${health.status}; `;
   say(find("counts"), `${phase}${health.num_running} in work, ${health.num_waiting} wait, ${health.num_finished} finished`);
@@ -62,7 +72,8 @@ async function askList() {
   if (find("connection").dataset.state !== "live" || !world.wantsList) return;
   world.askedForList();
   try {
-    world.list(await api.json(`v1/requests?limit=${LIST_LIMIT}`));
+    const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
+    world.list(await api.json(`v1/requests?limit=${LIST_LIMIT}`, { signal }));
   } catch (error) {
     world.listFailed();
     throw error;

@@ -2,7 +2,7 @@
 
 import { colourOf } from "./colours.js";
 import { find, keep, make, say } from "./dom.js";
-import { fromNow, gibibytes, laneText, seconds, shortId } from "./words.js";
+import { fromNow, gibibytes, laneText, seconds, shortId, widthsText } from "./words.js";
 
 export const MAX_ROWS = 40;
 
@@ -54,13 +54,11 @@ export function showEnded(world, { chosen, choose }) {
 }
 
 function endedCells({ kind, account }) {
-  const widths = account.visits.filter(({ stage }) => stage === "denoise").map(({ ranks }) => ranks.length);
-  const changes = widths.filter((width, index) => width !== widths[index - 1]);
   return [
     kind ?? "finished",
     account.predicted_s > 0 ? seconds(account.predicted_s) : "unknown",
     seconds(account.total_s),
-    changes.length === 0 ? "none" : `${changes.join(" → ")} wide`,
+    widthsText(account.visits),
   ];
 }
 

@@ -42,6 +42,13 @@ export function laneText(ranks) {
   return ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranksText(ranks)} (${ranks.length} wide)`;
 }
 
+/** The widths of the lanes on which it was denoised, one after the other. */
+export function widthsText(visits) {
+  const widths = visits.filter(({ stage }) => stage === "denoise").map(({ ranks }) => ranks.length);
+  const changes = widths.filter((width, index) => width !== widths[index - 1]);
+  return changes.length === 0 ? "no lane" : `${changes.join(" → ")} wide`;
+}
+
 export function clock(atS) {
   return new Date(atS * 1000).toLocaleTimeString();
 }

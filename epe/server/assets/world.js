@@ -13,7 +13,8 @@ export class World {
   ended = [];
   health = null;
   numUnseen = 0;
-  #goneSinceAsked = new Set();
+  // What is heard while a list is on its way: ids of those that came or went on, and of those that ended.
+  #sinceAsked = null;
   #skewS = null;
   #isStale = true;
 
@@ -51,22 +52,30 @@ export class World {
     return this.#isStale || (this.numUnseen > 0 && this.requests.size < LOW_WATER);
   }
 
-  /** A list is asked for; what ends before the answer comes is not in it any more. */
+  /** A list is asked for; what is heard before the answer comes is newer than it. */
   askedForList() {
-    this.#goneSinceAsked.clear();
+    this.#sinceAsked = { heard: new Set(), gone: new Set() };
     this.#isStale = false;
   }
 
   /** No answer has come; it is to be asked for again. */
   listFailed() {
+    this.#sinceAsked = null;
     this.#isStale = true;
   }
 
   /** The answer: the first requests in the order in which they came, and how many there are. */
   list({ data, total }) {
-    const alive = data.filter(({ id }) => !this.#goneSinceAsked.has(id));
-    this.requests = new Map(alive.map((request) => [request.id, request]));
-    this.numUnseen = Math.max(0, total - data.length);
+    const known = this.requests;
+    const { heard, gone } = this.#sinceAsked;
+    this.#sinceAsked = null;
+    this.requests = new Map(data.map((request) => [request.id, request]));
+    const numListed = this.requests.size;
+    for (const id of heard) if (known.has(id)) this.requests.set(id, known.get(id));
+    const numMore = Math.max(0, total - numListed);
+    // Where the list is cut off, it counts them already.
+    this.numUnseen = Math.max(0, numMore - (this.requests.size - numListed));
+    for (const id of gone) this.requests.delete(id);
   }
 
   get numRanks() {
@@ -96,18 +105,21 @@ export class World {
   }
 
   #admit(request) {
+    this.#sinceAsked?.heard.add(request.id);
     if (this.requests.size < MAX_REQUESTS) this.requests.set(request.id, request);
     else this.numUnseen += 1;
   }
 
   #progress({ id, stage, step, ranks }) {
     const request = this.requests.get(id);
-    if (request !== undefined) this.requests.set(id, { ...request, status: "in_progress", stage, step, ranks });
+    if (request === undefined) return;
+    this.#sinceAsked?.heard.add(id);
+    this.requests.set(id, { ...request, status: "in_progress", stage, step, ranks });
   }
 
   #end(end) {
     const request = this.requests.get(end.id);
-    this.#goneSinceAsked.add(end.id);
+    this.#sinceAsked?.gone.add(end.id);
     this.history.forget(end.id);
     if (!this.requests.delete(end.id)) this.numUnseen = Math.max(0, this.numUnseen - 1);
     this.ended.unshift({ ...request, ...end });

@@ -9,10 +9,11 @@ import pytest
 
 from epe.config.api_keys import ApiKey
 from epe.errors import Expired, Gone, Refused, TaskFailed
+from epe.families import family
 from epe.server.settings import HttpSettings
 from tests.server.clients.conftest import Folder, play
 from tests.server.conftest import Serving
-from tests.server.stand_in import StandIn
+from tests.server.stand_in import VIDEO, StandIn
 
 pytestmark = pytest.mark.clients
 
@@ -57,6 +58,24 @@ async def test_openais_client_draws_streams_and_raises_its_own_errors(
     # What cannot help is not sent again, though the client would try twice more; what can is.
     tried = Counter(request.seed for request in engine.submitted)
     assert [tried[seed] for seed in (1001, 1002, 1003, 1004)] == [2, 3, 3, 1]
+
+
+@pytest.mark.parametrize("name", ["openai2", "openai3"])  # The first major knows no videos.
+async def test_openais_client_has_videos_drawn_polls_fetches_and_deletes_them(
+    name: str, client_folder: Folder, serving: Serving, engine: StandIn
+) -> None:
+    engine.failures[1001] = TaskFailed("a block raised", stage="denoise", step=3)
+    async with serving(family=family("wan"), name="video") as client:
+        seen = await play(client_folder(name), "openai_videos_scene.py", str(client._base_url).rstrip("/"))
+    assert seen["version"].startswith(f"{name[-1]}.")
+    assert seen["video"] == ["video", "completed", 100, "4.0625", "832x480", "video"]
+    assert seen["files"] == [VIDEO[:4].hex()] * 2
+    assert seen["failed"] == ["failed", "task_failed", "a block raised"]
+    assert seen["deleted"] == [True, True, "video.deleted"]
+    assert seen["gone"] == "NotFoundError not_found"
+    assert seen["listed"] == [True]
+    assert [request.seed for request in engine.submitted] == [5, 1001], "nothing was drawn twice"
+    assert all(request.deadline_s == 60 for request in engine.submitted)
 
 
 def check_errors(errors: dict[str, dict]) -> None:

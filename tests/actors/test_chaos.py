@@ -58,7 +58,7 @@ def check_books(cluster: Cluster) -> None:
         assert lease.epoch == planner.ledger.epoch
     waiting = [rank for each in running if each.lease.batch_place == 0 for rank in each.waiting]
     assert all(count <= MAX_LEASES for count in Counter(waiting).values()), waiting
-    assert not [rank for rank in waiting if planner.roster.is_lost(rank)], "a lost rank has a lease"
+    assert not [rank for rank in waiting if planner.roster.is_gone(rank)], "a lost rank has a lease"
     for trajectory in planner.trajectories.values():
         for before, after in zip(list(trajectory.leases), list(trajectory.leases)[1:], strict=False):
             assert before.lease.seq < after.lease.seq
@@ -107,7 +107,7 @@ async def kill_and_bring_back(cluster: Cluster, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 4)):
         await asyncio.sleep(rng.expovariate(3))
         for rank in rng.sample(range(4), rng.choice((1, 1, 2))):
-            if not cluster.planner.roster.is_lost(rank) and cluster.network._nodes[f"r{rank}"].alive:
+            if not cluster.planner.roster.is_gone(rank) and cluster.network._nodes[f"r{rank}"].alive:
                 cluster.kill(rank)
                 returning.append(asyncio.ensure_future(bring_back(cluster, rank, rng.uniform(0.2, 1.0))))
     await asyncio.gather(*returning)
@@ -138,7 +138,7 @@ def test_whatever_goes_wrong_at_once_every_request_ends_once_and_the_books_are_r
             assert end != "failed" or f"q{index}" in trouble.struck, (index, end)
             assert end != "cancelled" or index % 4 == 1
         await asyncio.sleep(120)
-        there = {rank for rank in range(4) if not cluster.planner.roster.is_lost(rank)}
+        there = {rank for rank in range(4) if not cluster.planner.roster.is_gone(rank)}
         assert there == {0, 1, 2, 3}, "every rank came back"
         cluster.check_clean()
         cluster.check_lanes()

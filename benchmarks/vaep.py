@@ -61,7 +61,10 @@ class Subject:
 
     @property
     def num_frames(self) -> int:
-        return 3 if self.kind == "AutoencoderKLWan" else 1
+        """Latent frames: a decoder of real size takes long on a CPU."""
+        if self.kind != "AutoencoderKLWan":
+            return 1
+        return 3 if self.is_tiny else 2
 
     def latents(self, size: tuple[int, int]) -> torch.Tensor:
         causal = hasattr(self.vae.config, "z_dim")
@@ -285,7 +288,7 @@ mean step from row to row where bands meet, against that everywhere else, in ban
 
 ## What travels
 
-One decode of {rows} x {columns} latents in fp32 over four ranks, decoders of real size (Wan: 3 latent frames), all
+One decode of {rows} x {columns} latents in fp32 over four ranks, decoders of real size (Wan: 2 latent frames), all
 ranks together. Least: one row each way across each edge for each convolution that sees further than its own row.
 
 {traffic}

@@ -126,11 +126,11 @@ def _twice(picture: torch.Tensor) -> torch.Tensor:
 def _decode_video(canvas: Canvas, vae: Any, latents: torch.Tensor) -> torch.Tensor | None:
     memory = Memory(canvas.home)
     latents = functional.conv3d(latents, vae.post_quant_conv.weight, vae.post_quant_conv.bias)
-    frames = [
-        _decode_frame(canvas, vae.decoder, frame, memory, is_first=number == 0)
-        for number, frame in enumerate(latents.split(1, dim=2))
-    ]
-    done = [frame for frame in frames if frame is not None]
+    done = []
+    for number, latent in enumerate(latents.split(1, dim=2), start=1):
+        memory.last = number == latents.shape[2]
+        frames = _decode_frame(canvas, vae.decoder, latent, memory, is_first=number == 1)
+        done += [] if frames is None else [frames]
     return torch.cat(done, dim=2).clamp_(-1.0, 1.0) if done else None
 
 

@@ -42,20 +42,24 @@ def convolution(
 
 class Memory:
     """What the causal convolutions of one decode remember of the frames before: the last ones as they arrived, by band,
-    where bands rest. It begins with zeros, as if black frames had come."""
+    where bands rest. It begins with zeros, as if black frames had come. Before the `last` latent frame, say so: nothing
+    is remembered for nobody."""
 
     def __init__(self, home: torch.device) -> None:
+        self.last = False
         self._home = home
         self._frames: dict[tuple[nn.Module, int], torch.Tensor] = {}
 
     def extend(self, conv: nn.Module, place: int, band: torch.Tensor, num_frames: int) -> torch.Tensor:
         """The frames of `band` after the `num_frames` before them."""
         key = (conv, place)
-        before = self._frames.get(key)
+        before = self._frames.pop(key, None)
         if before is None:
-            before = band.new_zeros((*band.shape[:2], num_frames, *band.shape[3:]))
-        whole = torch.cat([before.to(band.device), band], dim=2)
-        self._frames[key] = whole[:, :, -num_frames:].to(self._home, copy=True)
+            whole = functional.pad(band, (0, 0, 0, 0, num_frames, 0))
+        else:
+            whole = torch.cat([before.to(band.device), band], dim=2)
+        if not self.last:
+            self._frames[key] = whole[:, :, -num_frames:].to(self._home, copy=True)
         return whole
 
 

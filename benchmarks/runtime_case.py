@@ -35,7 +35,7 @@ def runtime(context: RankContext, setting: Setting, case: Case) -> Line | None:
 
 
 def _stage(place: Place, checkpoint: Path) -> dict[str, object]:
-    """With branches as one batch where the pipeline has them so, for its bits."""
+    """With branches as one batch where the pipeline has them so, and pictures decoded whole: for its bits."""
     world_size, setting = place.context.world_size, place.setting
     model = {"cfg_parallel_degree": 1} if place.family.owns("cfg") else {}
     return {
@@ -44,7 +44,7 @@ def _stage(place: Place, checkpoint: Path) -> dict[str, object]:
         "gpu": list(range(world_size)),
         "device": setting.device,
         "dtype": setting.dtype,
-        "parallelism": {"model": model},
+        "parallelism": {"model": model, "vae": {"enabled": False}},
         "factory_args": {"model_path": str(checkpoint)},
     }
 

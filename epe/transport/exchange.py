@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -199,25 +198,26 @@ class GroupExchange:
             raise Gone(f"{operation} on {self._described()}: it is closed")
         sent = {peer: _bytes(tensor.contiguous()) for peer, tensor in outgoing.items() if tensor.numel()}
         received = {peer: _bytes(tensor) for peer, tensor in incoming.items() if tensor.numel()}
-        with self._failing(operation):
+        try:
             wait = self._wires.start(self._on_wires(sent), self._on_wires(received))
+        except RuntimeError as error:
+            raise self._failed(operation, error) from error
 
         def finish() -> Bytes:
-            with self._failing(operation):
+            try:
                 wait()
+            except RuntimeError as error:
+                raise self._failed(operation, error) from error
             return incoming
 
         return finish
 
-    @contextmanager
-    def _failing(self, operation: str) -> Iterator[None]:
-        """What fails on the wires closes them."""
-        try:
-            yield
-        except RuntimeError as error:
-            self.close()
-            # Without its traceback, whose frames would keep the connections open and the others waiting.
-            raise Gone(f"{operation} on {self._described()}: {error}") from error.with_traceback(None)
+    def _failed(self, operation: str, error: RuntimeError) -> Gone:
+        """Close the wires. The error loses its traceback, whose frames would keep the connections open and the others
+        waiting; so would those of a context manager."""
+        self.close()
+        error.with_traceback(None)
+        return Gone(f"{operation} on {self._described()}: {error}")
 
     def _on_wires(self, tensors: Bytes) -> Bytes:
         return {self._places[position]: tensor for position, tensor in tensors.items()}

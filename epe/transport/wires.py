@@ -53,8 +53,11 @@ class GlooWires:
         works += [(peer, group.send([tensor.cpu()], peer, _TAG)) for peer, tensor in outgoing.items()]
 
         def finish() -> None:
-            for peer, work in works:
-                _wait(peer, work, end_s - time.monotonic())
+            try:
+                for peer, work in works:
+                    _wait(peer, work, end_s - time.monotonic())
+            finally:
+                works.clear()  # Whoever keeps the error would keep the connections by them, and the others waiting.
             for peer, tensor in incoming.items():
                 if landing[peer] is not tensor:
                     tensor.copy_(landing[peer])

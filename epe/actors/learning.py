@@ -6,7 +6,7 @@ from epe.actors.ledger import Running
 from epe.messages import FailureKind, LeaseDone, RankReady, Stage
 from epe.planning.calibration import Round
 from epe.planning.costs import CostKey, CostTable, Workload
-from epe.planning.work import cost_key
+from epe.planning.work import cost_key, shared_width
 from epe.telemetry.log import get_logger
 
 log = get_logger("planner")
@@ -32,7 +32,7 @@ class Learning:
         """A lease has run on all of its ranks."""
         lease = running.lease
         _log_ran(running)
-        width = len(lease.plane)
+        width = shared_width(lease.stage, len(lease.plane))
         key = cost_key(workload, lease.stage, width, batch=lease.batch_size)
         self.costs.memory.enter(key, max(report.peak_bytes for report in running.done))
         # The first step of a warm-up request uses kernels and buffers for the first time. A batch took its time once.

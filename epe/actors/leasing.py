@@ -19,8 +19,8 @@ from epe.messages import Keep, Lease, Request, Split, Stage
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.prediction import Ahead, predicted_finish_s
-from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
-from epe.planning.work import basis_of, cost_key, split_of, too_large, with_barred
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, widest_within
+from epe.planning.work import basis_of, cost_key, shared_width, split_of, too_large, with_barred
 
 # So many requests are played one by one to tell when a new one will end; of those behind only the sum counts.
 MAX_PLAYED = 64
@@ -201,7 +201,7 @@ class Leasing:
         """Its lease, or those of its batch."""
         batch = [self.trajectories[name] for name in (assignment.request_id, *assignment.partners)]
         ranks, stage, workload = self._ranks_of(assignment), batch[0].stage, batch[0].workload
-        width = len(assignment.ranks)
+        width = shared_width(stage, len(self._lane_of(assignment)))
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
         expected_s = self.costs.seconds(key) * max(1, num_steps)
@@ -242,10 +242,16 @@ class Leasing:
     def _ranks_of(self, assignment: Assignment) -> tuple[int, ...]:
         """Of a lane, in all planes; encoding and decoding are work in the first one."""
         if self.trajectories[assignment.request_id].stage is not Stage.DENOISE:
-            return assignment.ranks
+            return self._lane_of(assignment)
         return over_planes(
             assignment.ranks, num_planes=self.settings.num_planes, world_size=self.ledger.world_size
         )
+
+    def _lane_of(self, assignment: Assignment) -> tuple[int, ...]:
+        """Those of its ranks that have work: of more than may decode together the others would only wait."""
+        if self.trajectories[assignment.request_id].stage is not Stage.DECODE:
+            return assignment.ranks
+        return assignment.ranks[: widest_within(self.settings.decode_widths, len(assignment.ranks))]
 
     def _split_of(self, width: int, trajectory: Trajectory) -> Split:
         if trajectory.stage is not Stage.DENOISE:

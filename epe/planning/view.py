@@ -58,7 +58,7 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
 class View(Struct, frozen=True, kw_only=True):
     """Everything that a plan depends on. It holds until the next event: the books may go on in `trajectories`.
 
-    A decode may have a lane of one of `decode_widths`, else one rank of it works and the others wait.
+    As many ranks decode together as the widest of `decode_widths` within a lane that is given for it.
 
     A plan is asked for at every event, and when a rank comes within `look_ahead_s` of the end of its lease:
     early enough that it never idles for want of the next one, late enough that little is decided in advance.

@@ -22,6 +22,11 @@ def cost_key(workload: Workload, stage: Stage, width: int, *, batch: int = 1) ->
     )
 
 
+def shared_width(stage: Stage, num_ranks: int) -> int:
+    """The width under which a lease of so many ranks is accounted for: each rank that encodes does the whole."""
+    return 1 if stage is Stage.ENCODE else num_ranks
+
+
 # Best first.
 _BASES = tuple(Basis)
 

@@ -72,6 +72,7 @@ class Cluster:
     recorder: Callable[[], Recorder] | None = None
     limits: Limits = field(default_factory=Limits)
     max_batch: int = 1
+    decode_widths: tuple[int, ...] = (1,)
     fault: Fault = lambda lease, rank: None
     hangs: Hangs = lambda lease, rank: False
     loads: Callable[[int], bool] = lambda rank: True
@@ -231,6 +232,7 @@ class Cluster:
             start_s=self.start_s,
             checkpoints=self.checkpoints,
             max_batch=self.max_batch,
+            decode_widths=self.decode_widths,
         )
         return Planner(
             settings,

@@ -226,7 +226,7 @@ def _kib(num_bytes: int) -> str:
 
 
 def costs() -> Iterator[str]:
-    yield "| decoder | whole: MiB | width 1 | width 2 | width 4 | 8 | width 1 against whole: time |"
+    yield "| decoder | whole: MiB | width 1 | width 2 | width 4 | width 8 | width 1 against whole: time |"
     yield "|" + "---|" * 7
     for kind in DECODERS:
         subject = Subject(kind, is_tiny=False)
@@ -275,7 +275,7 @@ PAGE = """\
 `python -m benchmarks.vaep --output docs/results/vaep.md` on {about}.
 
 Lanes are threads of one process, one thread of computation each; weights are random. Nothing of this page was measured
-on a GPU.
+on a GPU, and other work shared the machine.
 
 ## Numbers and seams
 

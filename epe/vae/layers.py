@@ -71,8 +71,9 @@ def causal_convolution(canvas: Canvas, layer: Here, conv: nn.Conv3d, memory: Mem
     def convolve(place: int, band: torch.Tensor) -> torch.Tensor:
         if num_frames:
             band = memory.extend(conv, place, band, num_frames)
-        band = functional.pad(band, (columns, columns))
-        return functional.conv3d(band, conv.weight, conv.bias, dilation=conv.dilation)
+        return functional.conv3d(
+            band, conv.weight, conv.bias, padding=(0, 0, columns), dilation=conv.dilation
+        )
 
     return canvas.reaching(reach(conv), convolve, layer)
 
@@ -105,10 +106,22 @@ def _merged(canvas: Canvas, layer: Here, num_groups: int) -> tuple[torch.Tensor,
 
 def _moments(band: torch.Tensor, *, num_groups: int) -> torch.Tensor:
     """(3, groups): values, their mean, the sum of their squared distances to it, in fp32 at least."""
-    values = band.reshape(num_groups, -1).to(torch.promote_types(band.dtype, torch.float32))
-    variance, mean = torch.var_mean(values, dim=1, correction=0)
-    count = torch.full_like(mean, values.shape[1])
+    means, variances = (each.view(num_groups, -1) for each in _of_channels(band))
+    mean = means.mean(dim=1)
+    variance = (variances + (means - mean[:, None]) ** 2).mean(dim=1)
+    count = torch.full_like(mean, band.numel() // num_groups)
     return torch.stack([count, mean, count * variance])
+
+
+def _of_channels(band: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of each channel of a picture, in fp32 at least."""
+    if band.is_cuda:
+        # Reads half precision as it is; the other way would write all of it in fp32 first.
+        mean, inverse_deviation = torch.batch_norm_stats(band, 0.0)
+        return mean, inverse_deviation**-2
+    values = band.flatten(2).squeeze(0).to(torch.promote_types(band.dtype, torch.float32))
+    variance, mean = torch.var_mean(values, dim=1, correction=0)
+    return mean, variance
 
 
 def attention(canvas: Canvas, layer: Here, queries: Here, others: Here, project: Projection) -> Here:

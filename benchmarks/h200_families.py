@@ -102,7 +102,7 @@ def perform(world: World, run: Run, setting: Setting, *, limit_s: float) -> dict
     return {**run.described(), **lines[0], **took}
 
 
-def setting_of(device: str, *, tiny: bool, blas: str) -> Setting:
+def setting_of(device: str, *, tiny: bool, blas: str = "as-it-is") -> Setting:
     num_gpus = torch.cuda.device_count() if device == "cuda" else 0
     dtype = "float32" if device == "cpu" else "bfloat16"
     own_gpus = num_gpus > 1

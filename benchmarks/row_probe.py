@@ -65,7 +65,7 @@ class RowProbe(TorchFunctionMode):
             return
         self._seen.add((name, shapes))
         line = {"operation": name, "rows": whole.shape[dim], "shapes": [list(shape) for shape in shapes]}
-        self.lines.append(line | _compared(call, whole, dim, dict(self._bounds(whole.shape[dim]))))
+        self.lines.append(line | compared(call, whole, dim, dict(self._bounds(whole.shape[dim]))))
 
     def _see_attention(self, function: Any, named: dict[str, Any]) -> None:
         """Query rows against all keys, and a part of the heads."""
@@ -75,12 +75,12 @@ class RowProbe(TorchFunctionMode):
         self._seen.add(("attention", query.shape, key.shape))
         line = {"rows": query.shape[2], "shapes": [list(query.shape), list(key.shape)]}
         bounds = dict(self._bounds(query.shape[2]))
-        by_rows = _compared(lambda rows: function(rows, key, value, **named), query, 2, bounds)
+        by_rows = compared(lambda rows: function(rows, key, value, **named), query, 2, bounds)
         self.lines.append({"operation": "attention of rows", **line, **by_rows})
         heads = {width: row_bounds(query.shape[1], width) for width in WIDTHS}
         stacked = torch.stack((query, key, value)) if query.shape == key.shape else None
         if stacked is not None:
-            by_heads = _compared(lambda part: function(*part, **named), stacked, 2, heads)
+            by_heads = compared(lambda part: function(*part, **named), stacked, 2, heads)
             self.lines.append({"operation": "attention of heads", **line, **by_heads})
 
     def _bounds(self, num_rows: int) -> Iterator[tuple[int, tuple[tuple[int, int], ...]]]:
@@ -96,7 +96,7 @@ class RowProbe(TorchFunctionMode):
                 yield width, tuple((start, start + size) for start, size in zip(starts, sizes, strict=True))
 
 
-def _compared(
+def compared(
     call: Call, whole: torch.Tensor, dim: int, bounds: dict[int, tuple[tuple[int, int], ...]]
 ) -> Line:
     """How the parts of `whole` along `dim` come out alone; of the narrowest lane that differs, with the kernels and

@@ -25,8 +25,10 @@ from epe.messages.reports import (
     FailureKind,
     LeaseDone,
     LeaseFailed,
+    Offered,
     RankReady,
     Received,
+    SharedArray,
     StateHeader,
 )
 from epe.messages.requests import OutputFormat, Request
@@ -65,6 +67,7 @@ WireMessage = (
     | Checkpointed
     | Received
     | Decoded
+    | Offered
     | Encoded
     | Submit
     | Accepted
@@ -120,6 +123,7 @@ __all__ = [
     "LeaseDone",
     "LeaseFailed",
     "Live",
+    "Offered",
     "Operate",
     "OutputFormat",
     "Palette",
@@ -135,6 +139,7 @@ __all__ = [
     "Request",
     "RestartRanks",
     "RestartStatus",
+    "SharedArray",
     "Split",
     "Stage",
     "StateHeader",

@@ -90,7 +90,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         with torch.inference_mode():
             rows, columns = self._grid(state.request)
             latents = pipeline._unpack_latents_with_ids(
-                latents, self._latent_ids(state.request), rows, columns
+                latents, self._latent_ids(rows, columns), rows, columns
             )
             mean = vae.bn.running_mean.view(1, -1, 1, 1).to(latents.device, latents.dtype)
             std = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)

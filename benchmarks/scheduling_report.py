@@ -41,9 +41,7 @@ def _compared(found: Lines, effort: Effort, field: str) -> list[Compared]:
     return [compared for compared in each if compared is not None]
 
 
-def _head(
-    lines: Sequence[Line], tried: Sequence[Line], compared: Sequence[Compared], effort: Effort
-) -> str:
+def _head(lines: Sequence[Line], tried: Sequence[Line], compared: Sequence[Compared], effort: Effort) -> str:
     counts = sorted(each.num_baselines for each in compared) or [0]
     seeds = sorted({each.num_seeds for each in compared}) or [0]
     run_h, tuned_h = (sum(line.took_s for line in each) / 3600 for each in (lines, tried))

@@ -47,7 +47,7 @@ class StepsApart:
     def __init__(
         self,
         *,
-        make_schedule: Callable[[int, int, int], FlowMatchEulerDiscreteScheduler],
+        make_schedule: Callable[..., FlowMatchEulerDiscreteScheduler],
         predict: Predict,
         guide: Guide,
     ) -> None:
@@ -82,7 +82,7 @@ class StepsApart:
         ]
 
     def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
-        return self._schedule(request.num_steps, request.height, request.width)
+        return self._schedule(num_steps=request.num_steps, height=request.height, width=request.width)
 
     def _stepped(
         self, state: State, scheduler: FlowMatchEulerDiscreteScheduler, predictions: list[torch.Tensor]

@@ -24,6 +24,7 @@ from epe.execution.run import Lanes, SoloLanes
 from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.models.loading import Loading
 from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import fit_palette
@@ -127,12 +128,14 @@ def _load(
     adapter = load_adapter(
         stage.factory,
         model_folder(stage.factory_args.model_path),
-        device=target,
-        dtype=DTYPES[stage.dtype],
-        cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
-        attention_mode=stage.parallelism.cp.attention_mode,
-        ulysses_degree=stage.parallelism.cp.ulysses_degree,
-        plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
+        Loading(
+            device=target,
+            dtype=DTYPES[stage.dtype],
+            cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
+            attention_mode=stage.parallelism.cp.attention_mode,
+            ulysses_degree=stage.parallelism.cp.ulysses_degree,
+            plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
+        ),
     )
     palette = fit_palette(adapter) if fits_palette else None
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)

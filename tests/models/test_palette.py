@@ -13,13 +13,14 @@ from epe.media.preview import coloured, to_grid, without_noise
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
+from epe.models.loading import Loading
 from epe.runtime.palette import fit_palette
 from epe.transport.exchange import SoloExchange
 
 
 def adapter_of(name: str, folder: Path) -> Adapter:
     torch.set_num_threads(1)
-    return load_adapter(name, folder, device=torch.device("cpu"))
+    return load_adapter(name, folder, Loading(device=torch.device("cpu")))
 
 
 def test_every_family_has_a_palette_of_its_latents(checkpoint: Path) -> None:

@@ -102,7 +102,7 @@ def perform(world: World, run: Run, setting: Setting, *, limit_s: float) -> dict
     return {**run.described(), **lines[0], **took}
 
 
-def setting_of(device: str, *, tiny: bool, blas: str = "as-it-is") -> Setting:
+def setting_of(device: str, *, tiny: bool, blas: str = "exact") -> Setting:
     num_gpus = torch.cuda.device_count() if device == "cuda" else 0
     dtype = "float32" if device == "cpu" else "bfloat16"
     own_gpus = num_gpus > 1
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
     parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--blas", choices=list(BLAS), default="as-it-is", help="how matrix products are set")
+    parser.add_argument("--blas", choices=list(BLAS), default="exact", help="how matrix products are set")
     parser.add_argument("--missing-from", type=Path, nargs="*", default=[], help="leave out what these have")
     parser.add_argument("--budget-s", type=float, default=450.0, help="seconds after which no case begins")
     arguments = parser.parse_args()

@@ -33,7 +33,7 @@ class Setting:
     backend: str
     dtype: str
     tiny: bool
-    blas: str = "as-it-is"
+    blas: str = "exact"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
 
     `fingerprint` names all that the seconds of tasks depend on, `weights` those that it has loaded: ranks draw a
     request together only with the same ones. The rank may use `memory_bytes` (None: nobody knows), of which its model
-    takes `resident_bytes`.
+    takes `resident_bytes`. On lanes of `unlike_widths` its device gives other bits than alone.
     """
 
     rank: int
@@ -50,6 +50,7 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
     weights: str = ""
     memory_bytes: int | None = None
     resident_bytes: int = 0
+    unlike_widths: tuple[int, ...] = ()
 
 
 class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):

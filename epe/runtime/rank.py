@@ -26,6 +26,8 @@ from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.models.loading import Loading
 from epe.parallel import Plane
+from epe.parallel.products import keep_products_whole
+from epe.runtime.exactness import widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import fit_palette
 from epe.runtime.weights import weights_digest
@@ -77,7 +79,7 @@ class Rank:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not loading.done():
                 return False
-            adapter, self._lanes, palette = loading.result()
+            adapter, self._lanes, palette, unlike = loading.result()
         finally:
             loading.cancel()  # The thread goes on, but nobody waits for it.
         limit_bytes = memory_limit_bytes(stage)
@@ -100,6 +102,7 @@ class Rank:
             weights=weights,
             memory_bytes=usable_bytes(target, limit_bytes=limit_bytes),
             resident_bytes=meter.resident_bytes(),
+            unlike_widths=unlike,
         )
         self._worker.tell(Loaded(self._device, ready, palette))
         return True
@@ -120,8 +123,11 @@ class Rank:
 
 def _load(
     seat: Seat, target: torch.device, stage: Stage, fits_palette: bool
-) -> tuple[Adapter, Lanes, Palette | None]:
-    """Blocking: runs in a thread, so that the rank answers while it loads."""
+) -> tuple[Adapter, Lanes, Palette | None, tuple[int, ...]]:
+    """What the rank works with, and the widths that it must be spared. Blocking: runs in a thread, so that the rank
+    answers while it loads."""
+    if target.type == "cuda":
+        keep_products_whole()
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
     backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
@@ -138,9 +144,11 @@ def _load(
         ),
     )
     palette = fit_palette(adapter) if fits_palette else None
+    # A CPU is known to have none.
+    unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
-        return adapter, SoloLanes(), palette
+        return adapter, SoloLanes(), palette, unlike
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
     lanes = aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes)
@@ -148,7 +156,7 @@ def _load(
         groups.prebuild(lanes)
     else:
         groups.keep(lanes)
-    return adapter, groups, palette
+    return adapter, groups, palette, unlike
 
 
 def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:

@@ -116,10 +116,10 @@ def setting_of(device: str, *, tiny: bool, blas: str = "exact") -> Setting:
     )
 
 
-def had(line: dict[str, Any], *, backend: str) -> tuple[Any, ...]:
+def had(line: dict[str, Any], *, backend: str, blas: str) -> tuple[Any, ...]:
     """What tells runs apart."""
     names = ("case", "family", "mode", "cfg_parallel_degree", "width", "split", "size")
-    return (backend, *(line[name] for name in names))
+    return (backend, blas, *(line[name] for name in names))
 
 
 def about(setting: Setting) -> dict[str, Any]:
@@ -157,14 +157,15 @@ def main() -> None:
     os.environ.update(BLAS[arguments.blas].environment)
     setting = setting_of(arguments.device, tiny=arguments.tiny, blas=arguments.blas)
     _, lines = read(arguments.missing_from, untimed=())
-    known = {had(line, backend=line["backend"]) for line in lines}
+    known = {had(line, backend=line["backend"], blas=line["blas"]) for line in lines}
     end_s = time.monotonic() + arguments.budget_s
     say(about(setting))
     world = World(setting.num_ranks)
     with tempfile.TemporaryDirectory() as folder:
         for run in runs(arguments.families, setting, Path(folder)):
             described = run.described()
-            if described["case"] not in arguments.cases or had(described, backend=setting.backend) in known:
+            name = had(described, backend=setting.backend, blas=setting.blas)
+            if described["case"] not in arguments.cases or name in known:
                 continue
             left_s = end_s - time.monotonic()
             if left_s < LEAST_S:

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from epe.errors import BadSetting
 from epe.families import check_axis, family
+from epe.models.capturing import Capturable
 from epe.models.checkpoint import quiet_imports
 from epe.models.contract import Adapter
 from epe.models.loading import Loading
@@ -23,13 +24,16 @@ _ROOMS = {
 
 def load_adapter(name: str, model_path: Path, loading: Loading) -> Adapter:
     """The adapter of family `name`, from a local checkpoint folder; of one in tensor-parallel planes, what the plane
-    needs.
+    needs. Its graphs capture the forward passes, but in planes, whose sums they would not see.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
     if loading.plane.degree > 1:
         check_axis(family(name), "tp", path="parallelism.model.tensor_parallel_degree")
     adapter: Adapter = _part(name, "adapter").load(model_path, loading)
+    graphs = loading.graphs
+    if graphs is not None and loading.plane.degree == 1 and isinstance(adapter, Capturable):
+        adapter.use_graphs(graphs)
     return adapter
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from epe.graphs import Graphs
 from epe.parallel import ONE_PLANE, Plane, TeamLimits, team_limits
 
 
@@ -13,7 +14,8 @@ from epe.parallel import ONE_PLANE, Plane, TeamLimits, team_limits
 class Loading:
     """Onto which device, in which type (None: bfloat16 on CUDA, float32 elsewhere), and how lanes will share it.
 
-    A family without a second form for the axis `cfg` works alike with either `cfg_parallel_degree`.
+    `graphs` capture its forward passes. A family without a second form for the axis `cfg` works alike with either
+    `cfg_parallel_degree`.
     """
 
     device: torch.device
@@ -22,6 +24,7 @@ class Loading:
     attention_mode: str = "agkv"
     ulysses_degree: int | None = None
     plane: Plane = ONE_PLANE
+    graphs: Graphs | None = None
 
     @property
     def weights_dtype(self) -> torch.dtype:

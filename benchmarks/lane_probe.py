@@ -63,25 +63,29 @@ def watched(
     return watch.seen
 
 
-def rows_of(num_rows: int, num_picture: int, *, position: int, width: int) -> torch.Tensor:
-    """Which rows of a sequence a rank has: of text, of the picture, or of text with the picture after it."""
-    num_text = num_rows if num_rows < num_picture else num_rows - num_picture
-    parts = []
-    if num_text:
-        parts.append(torch.arange(*share_rows(num_text, width=width, replicable=True).bounds(position)))
-    if num_rows >= num_picture:
-        parts.append(num_text + torch.arange(*row_bounds(num_picture, width)[position]))
-    return torch.cat(parts)
+def rows_of(num_rows: int, lengths: set[int], *, num_picture: int, position: int, width: int) -> torch.Tensor:
+    """Which rows of a sequence a rank has: of text, of the picture, or of text with the picture after it, which is so
+    where both are among the `lengths` of all sequences."""
+    picture = torch.arange(*row_bounds(num_picture, width)[position])
+    if num_rows == num_picture:
+        return picture
+    is_joint = num_rows - num_picture in lengths
+    num_text = num_rows - num_picture if is_joint else num_rows
+    text = torch.arange(*share_rows(num_text, width=width, replicable=True).bounds(position))
+    return torch.cat((text, num_text + picture)) if is_joint else text
 
 
 def told(
     whole: list[tuple[str, torch.Tensor]], ranks: list[list[tuple[str, torch.Tensor]]], num_picture: int
 ) -> Iterator[dict[str, Any]]:
     """A line for each operation of a rank that gave other bits than one rank, in the order of the calls."""
+    lengths = {len(each) for _, each in whole}
     for number, (name, expected) in enumerate(whole):
         for position, seen in enumerate(ranks):
             ours = seen[number][1]
-            rows = rows_of(len(expected), num_picture, position=position, width=len(ranks))
+            rows = rows_of(
+                len(expected), lengths, num_picture=num_picture, position=position, width=len(ranks)
+            )
             theirs = expected if len(ours) == len(expected) else expected[rows.to(expected.device)]
             if not torch.equal(ours, theirs):
                 yield {
@@ -116,9 +120,7 @@ def main() -> None:
     weights = factory.weights()
     adapters = [place.adapter_around(factory.pipeline(weights)) for _ in range(args.width)]
     request = place.request(args.size, num_steps=2)
-    num_picture = place.family.num_tokens(
-        height=request.height, width=request.width, num_frames=request.num_frames
-    )
+    num_picture = place.num_rows(request)
     whole = watched(adapters[0], request, SoloExchange(), 1)
     ranks = on_lane(args.width, lambda lane: watched(adapters[lane.position], request, lane, args.width))
     print(json.dumps({"case": "watched", "operations": len(whole), **vars(args)}), flush=True)

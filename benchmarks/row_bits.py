@@ -23,7 +23,6 @@ from benchmarks.blas import BLAS
 from benchmarks.place import Case, Clock, Place, Setting, advance
 from benchmarks.real_sizes import MODELS, Model, Size
 from benchmarks.row_probe import Line, RowProbe
-from epe.geometry import round_up
 from epe.messages import Split
 from epe.models.contract import Adapter
 from epe.transport.exchange import SoloExchange
@@ -58,11 +57,7 @@ def _of_size(place: Place, adapter: Adapter, sides: Size) -> Iterator[Line]:
     state = adapter.encode(request)
     advance(adapter, state, clock=clock)
     yield {"operation": "step", "ms": round(1e3 * median(clock.laps_s[1:]), 3)}
-    num_rows = place.family.num_tokens(
-        height=request.height, width=request.width, num_frames=request.num_frames
-    )
-    # Z-Image fills each stream up to a multiple of 32.
-    probe = RowProbe(round_up(num_rows, 32) if place.family.name == "zimage" else num_rows)
+    probe = RowProbe(place.num_rows(request))
     with probe:
         adapter.step(state, SoloExchange(), Split())
     yield from probe.lines

@@ -16,6 +16,9 @@ from epe.families import Family
 from epe.messages import Request, Split, StateHeader
 from epe.transport.exchange import Exchange
 
+# What every family calls the picture or video that is being drawn, in its state.
+LATENTS = "latents"
+
 
 @dataclass(frozen=True, slots=True)
 class State:

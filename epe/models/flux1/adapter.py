@@ -13,9 +13,9 @@ from epe.errors import BadRequest
 from epe.families import family
 from epe.messages import Request
 from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
+from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
 from epe.models.guide import lead_away
 from epe.models.moving import Movable

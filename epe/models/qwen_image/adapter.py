@@ -14,8 +14,8 @@ from epe.families import family
 from epe.messages import Request
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.contract import LATENTS, State
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.guide import lead_away_at_length
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise

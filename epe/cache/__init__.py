@@ -1,0 +1,27 @@
+"""FlexCache: which steps of a request are computed, and what stands for the velocities of the others. Pure, no torch.
+
+The velocities that are kept belong to the state of a request, in `models`.
+"""
+
+from epe.cache.profile import FILE, MagTable, Profile, find_profile, gram_rows, read_profile
+from epe.cache.rules import FEW_STEPS, NAMES, CacheRules, Unsupported, name_of, resolve, supported
+from epe.cache.weights import last_uses, num_records, weights
+
+__all__ = [
+    "FEW_STEPS",
+    "FILE",
+    "NAMES",
+    "CacheRules",
+    "MagTable",
+    "Profile",
+    "Unsupported",
+    "find_profile",
+    "gram_rows",
+    "last_uses",
+    "name_of",
+    "num_records",
+    "read_profile",
+    "resolve",
+    "supported",
+    "weights",
+]

@@ -1,0 +1,161 @@
+"""From what a request asks to what its steps will do: checked and completed here, before anything runs."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from epe.cache.choosing import free_choices, mean_choice
+from epe.cache.profile import Profile
+from epe.cache.schedule import forced, mag_steps, taylor_steps
+from epe.messages.caching import (
+    ActiveStrategy,
+    FreeCache,
+    MagCache,
+    MeanCache,
+    NoCache,
+    Reuse,
+    Strategy,
+    TaylorSeer,
+    TeaCache,
+)
+
+# Few steps are far apart: what a default would skip there would show.
+FEW_STEPS = 8
+NAMES = tuple(str(each.__struct_config__.tag) for each in get_args(ActiveStrategy))
+
+
+class Unsupported(ValueError):
+    """A strategy that this model, number of steps or service cannot have; the message says what it can."""
+
+
+class CacheRules(Struct, frozen=True, kw_only=True):
+    """What a service knows and allows: the profile of its model, the strategy of requests that name none, the names of
+    those that requests may ask for, and the least part of the steps that is computed."""
+
+    profile: Profile | None = None
+    default: ActiveStrategy | None = None
+    allowed: tuple[str, ...] = NAMES
+    least_computed: float = 0.0
+
+
+def resolve(strategy: Strategy | None, rules: CacheRules, *, num_steps: int) -> Reuse | None:
+    """What the steps of a request do, or None where all are computed. Raises `Unsupported`."""
+    asked = rules.default if strategy is None else strategy
+    if asked is None or isinstance(asked, NoCache):
+        return None
+    name = name_of(asked)
+    if strategy is not None and name not in rules.allowed:
+        raise Unsupported(
+            f"{name} is not allowed by this service; allowed are {', '.join(rules.allowed) or 'none'}"
+        )
+    if num_steps <= FEW_STEPS and not asked.few_steps:
+        return Reuse(strategy=asked, computed=tuple(range(num_steps)))
+    reuse = _planned(asked, rules.profile, num_steps)
+    least = rules.least_computed * num_steps
+    if reuse.is_static and len(reuse.computed) < least:
+        raise Unsupported(
+            f"{name} would compute {len(reuse.computed)} of {num_steps} steps; this service computes at least "
+            f"{least:g}: ask for less"
+        )
+    return reuse
+
+
+def name_of(strategy: Strategy) -> str:
+    """As requests and flags call it."""
+    return str(strategy.__struct_config__.tag)
+
+
+def supported(profile: Profile | None) -> tuple[str, ...]:
+    """The strategies that a model can have with what is known of it."""
+    if profile is None:
+        return ("taylorseer",)
+    has_gram = bool(profile.gram)
+    known = {
+        "magcache": has_gram or profile.mag is not None,
+        "meancache": has_gram,
+        "teacache": bool(profile.tea),
+        "taylorseer": True,
+        "freecache": has_gram,
+    }
+    return tuple(name for name in NAMES if known[name])
+
+
+def _planned(asked: ActiveStrategy, profile: Profile | None, num_steps: int) -> Reuse:
+    always = frozenset(forced(num_steps, warmup=asked.warmup_steps, cooldown=asked.cooldown_steps))
+    match asked:
+        case TaylorSeer():
+            return Reuse(strategy=asked, computed=taylor_steps(asked, num_steps, always=always))
+        case MagCache():
+            return _magcache(asked, profile, num_steps, always)
+        case TeaCache():
+            return _teacache(asked, profile, always)
+        case MeanCache():
+            return _meancache(asked, _with_gram(asked, profile), num_steps, always)
+        case FreeCache():
+            return _freecache(asked, _with_gram(asked, profile), num_steps, always)
+
+
+def _magcache(asked: MagCache, profile: Profile | None, num_steps: int, always: frozenset[int]) -> Reuse:
+    table = None if profile is None else profile.mag_table(num_steps)
+    if table is None:
+        raise _unknown(asked, profile)
+    given = {
+        name: value
+        for name in ("threshold", "max_skip_steps", "retention_ratio")
+        if (value := getattr(asked, name)) is not None
+    }
+    table = replace(table, **given)
+    whole = replace(
+        asked,
+        threshold=table.threshold,
+        max_skip_steps=table.max_skip_steps,
+        retention_ratio=table.retention_ratio,
+    )
+    return Reuse(strategy=whole, computed=mag_steps(table, num_steps, always=always))
+
+
+def _teacache(asked: TeaCache, profile: Profile | None, always: frozenset[int]) -> Reuse:
+    coefficients = asked.coefficients or (profile.tea if profile else ())
+    if not coefficients:
+        raise _unknown(asked, profile)
+    return Reuse(strategy=replace(asked, coefficients=coefficients), computed=tuple(sorted(always)))
+
+
+def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
+    num_computed = _within(asked.fresh_steps, "fresh_steps", num_steps, always)
+    computed, orders = mean_choice(profile, num_steps, always, num_computed)
+    return Reuse(strategy=asked, computed=computed, orders=orders)
+
+
+def _freecache(asked: FreeCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
+    budget = _within(asked.fresh_budget, "fresh_budget", num_steps, always)
+    computed, pull, _ = free_choices(profile, num_steps, always)[budget - 1]
+    return Reuse(strategy=asked, computed=computed, pull=pull)
+
+
+def _within(asked: int, name: str, num_steps: int, always: frozenset[int]) -> int:
+    if asked < len(always):
+        raise Unsupported(
+            f"{name} {asked} is less than the {len(always)} steps that are always computed; lower warmup_steps or "
+            "cooldown_steps"
+        )
+    if asked > num_steps:
+        raise Unsupported(f"{name} {asked} is more than the {num_steps} steps of the request")
+    return asked
+
+
+def _with_gram(asked: ActiveStrategy, profile: Profile | None) -> Profile:
+    if profile is None or not profile.gram:
+        raise _unknown(asked, profile)
+    return profile
+
+
+def _unknown(asked: ActiveStrategy, profile: Profile | None) -> Unsupported:
+    model = f"what is known of {profile.model}" if profile else "this model, of which nothing is known"
+    return Unsupported(
+        f"{name_of(asked)} is not supported with {model}; supported are {', '.join(supported(profile))}; "
+        f"`epe cache fit --strategy {name_of(asked)}` makes a profile for it"
+    )

@@ -4,13 +4,23 @@ The velocities that are kept belong to the state of a request, in `models`.
 """
 
 from epe.cache.profile import FILE, MagTable, Profile, find_profile, gram_rows, read_profile
-from epe.cache.rules import FEW_STEPS, NAMES, CacheRules, Unsupported, name_of, resolve, supported
+from epe.cache.rules import (
+    FEW_STEPS,
+    NAMES,
+    NOTHING_KNOWN,
+    CacheRules,
+    Unsupported,
+    name_of,
+    resolve,
+    supported,
+)
 from epe.cache.weights import last_uses, num_records, weights
 
 __all__ = [
     "FEW_STEPS",
     "FILE",
     "NAMES",
+    "NOTHING_KNOWN",
     "CacheRules",
     "MagTable",
     "Profile",

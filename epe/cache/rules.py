@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from epe.cache.choosing import free_choices, mean_choice
 from epe.cache.profile import Profile
 from epe.cache.schedule import forced, mag_steps, taylor_steps
+from epe.cache.weights import num_records
 from epe.messages.caching import (
     ActiveStrategy,
     FreeCache,
@@ -33,16 +34,24 @@ class Unsupported(ValueError):
 
 class CacheRules(Struct, frozen=True, kw_only=True):
     """What a service knows and allows: the profile of its model, the strategy of requests that name none, the names of
-    those that requests may ask for, and the least part of the steps that is computed."""
+    those that requests may ask for, the least part of the steps that is computed, and the most bytes that may be kept
+    of one request (None: any)."""
 
     profile: Profile | None = None
     default: ActiveStrategy | None = None
     allowed: tuple[str, ...] = NAMES
     least_computed: float = 0.0
+    max_bytes: int | None = None
 
 
-def resolve(strategy: Strategy | None, rules: CacheRules, *, num_steps: int) -> Reuse | None:
-    """What the steps of a request do, or None where all are computed. Raises `Unsupported`."""
+NOTHING_KNOWN = CacheRules()
+
+
+def resolve(
+    strategy: Strategy | None, rules: CacheRules, *, num_steps: int, record_bytes: int = 0
+) -> Reuse | None:
+    """What the steps of a request do, or None where all are computed; `record_bytes` are those of one velocity. Raises
+    `Unsupported`."""
     asked = rules.default if strategy is None else strategy
     if asked is None or isinstance(asked, NoCache):
         return None
@@ -53,14 +62,29 @@ def resolve(strategy: Strategy | None, rules: CacheRules, *, num_steps: int) -> 
         )
     if num_steps <= FEW_STEPS and not asked.few_steps:
         return Reuse(strategy=asked, computed=tuple(range(num_steps)))
-    reuse = _planned(asked, rules.profile, num_steps)
+    try:
+        reuse = _planned(asked, rules.profile, num_steps)
+        _check(reuse, rules, num_steps=num_steps, record_bytes=record_bytes)
+    except Unsupported:
+        if strategy is None:
+            return None  # nobody has asked for it here
+        raise
+    return reuse
+
+
+def _check(reuse: Reuse, rules: CacheRules, *, num_steps: int, record_bytes: int) -> None:
+    name = name_of(reuse.strategy)
+    kept_bytes = num_records(reuse, num_steps) * record_bytes
+    if rules.max_bytes is not None and kept_bytes > rules.max_bytes:
+        raise Unsupported(
+            f"{name} would keep {kept_bytes / 2**20:.3g} MiB of this request; allowed are {rules.max_bytes / 2**20:.3g}"
+        )
     least = rules.least_computed * num_steps
     if reuse.is_static and len(reuse.computed) < least:
         raise Unsupported(
             f"{name} would compute {len(reuse.computed)} of {num_steps} steps; this service computes at least "
             f"{least:g}: ask for less"
         )
-    return reuse
 
 
 def name_of(strategy: Strategy) -> str:

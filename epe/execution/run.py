@@ -13,6 +13,7 @@ from epe.execution.states import States
 from epe.messages import Lane, Lease, Split, Stage
 from epe.models.contract import Adapter, BatchAdapter, State
 from epe.models.finite import check_finite
+from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import Exchange, SoloExchange
 
 
@@ -39,12 +40,15 @@ class SoloLanes:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a lease gave: the step that is reached, device seconds (of one step for denoising), and on the first rank of
-    a lane that decodes the pixels."""
+    """What a lease gave: the step that is reached, device seconds (of one computed step for denoising), and on the
+    first rank of a lane that decodes the pixels. Of its steps `num_computed` were computed, `kept_bytes` are kept for
+    later ones."""
 
     next_step: int
     seconds: float
     pixels: np.ndarray | None = None
+    num_computed: int | None = None
+    kept_bytes: int = 0
 
 
 def run_lease(
@@ -67,20 +71,29 @@ def run_lease(
             states.put(state)
             return [Work(0, time.perf_counter() - begin_s)]
         case Stage.DENOISE:
-            current = [states.take(each.request.id, each.first_step) for each in batch]
+            before = [states.take(each.request.id, each.first_step) for each in batch]
             exchange = lanes.exchange(lease.lane, seq=lease.seq)
-            current = denoised(lease, current, exchange, adapter=adapter)
+            current = denoised(lease, before, exchange, adapter=adapter)
             synchronize()
             # An exchange that was given up while the device computed leaves whatever was in its buffers.
             exchange.check()
             for state in current:
                 states.put(state)
-            seconds = (time.perf_counter() - begin_s) / lease.num_steps
-            return [Work(each.first_step + each.num_steps, seconds) for each in batch]
+            return _works(list(zip(before, current, strict=True)), seconds=time.perf_counter() - begin_s)
         case _:
             state = states.take(lease.request.id, lease.first_step)
             pixels = adapter.decode(state, lanes.exchange(lease.lane, seq=lease.seq) if in_bands else None)
             return [Work(lease.first_step, time.perf_counter() - begin_s, pixels)]
+
+
+def _works(steps: Sequence[tuple[State, State]], *, seconds: float) -> list[Work]:
+    """What the steps between two states of each request of a batch gave."""
+    computed = [num_computed(*each) for each in steps]
+    one_s = seconds / max(1, *computed)
+    return [
+        Work(after.step, one_s, num_computed=count, kept_bytes=kept_bytes(after))
+        for (_, after), count in zip(steps, computed, strict=True)
+    ]
 
 
 def denoised(lease: Lease, states: list[State], exchange: Exchange, *, adapter: Adapter) -> list[State]:

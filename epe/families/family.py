@@ -113,9 +113,13 @@ class Family(Struct, frozen=True, kw_only=True):
 
     def state_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
         """Bytes that migrate with a request: latents and the scheduler's histories (fp32), one encoded prompt."""
-        pixels = (height // self.latent_scale) * (width // self.latent_scale)
-        latents = 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
+        latents = self.latent_bytes(height=height, width=width, num_frames=num_frames)
         return latents * (1 + self.num_histories) + self.text_bytes
+
+    def latent_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
+        """Bytes of latents in fp32, and of a velocity that FlexCache keeps."""
+        pixels = (height // self.latent_scale) * (width // self.latent_scale)
+        return 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
 
     def num_conditions(self, guidance_scale: float) -> int:
         """Guidance branches of a step: 2 with guidance that needs a second one, else 1."""

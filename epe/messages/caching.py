@@ -103,6 +103,13 @@ class Reuse(Struct, frozen=True, kw_only=True):
         place = bisect_left(self.computed, step)
         return place < len(self.computed) and self.computed[place] == step
 
+    def end_of(self, first_step: int, num_computed: int, *, num_steps: int) -> int:
+        """The step before which `num_computed` from `first_step` on are done, and those after them that cost nothing."""
+        if not self.is_static:
+            return min(first_step + num_computed, num_steps)
+        later = bisect_left(self.computed, first_step) + num_computed
+        return self.computed[later] if later < len(self.computed) else num_steps
+
     def num_computed(self, first_step: int, end_step: int) -> int:
         """Steps from `first_step` to before `end_step` that cost what a step costs: at most, where it is not static."""
         if not self.is_static:

@@ -59,3 +59,9 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_deadline: Literal["continue", "expire"] = "continue"
     output_format: OutputFormat = OutputFormat.PNG
     output_compression: Annotated[int, Meta(ge=0, le=100)] = 100
+
+    def num_computed(self, first_step: int, end_step: int) -> int:
+        """Of the steps from `first_step` to before `end_step` those that are computed (with TeaCache: at most)."""
+        if self.reuse is None:
+            return end_step - first_step
+        return self.reuse.num_computed(first_step, end_step)

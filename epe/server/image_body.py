@@ -12,7 +12,7 @@ from epe.config.limits import problem_with_seed
 from epe.config.request import resolve_request
 from epe.errors import BadRequest
 from epe.families import Defaults
-from epe.messages import OutputFormat, Request
+from epe.messages import OutputFormat, Request, Strategy
 from epe.server.service import Service
 
 _NAMES = {"num_steps": "num_inference_steps", "deadline_s": "deadline_ms"}
@@ -40,6 +40,7 @@ class WorkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     best_effort: bool | None = None
     priority: int | None = None
     client_id: Annotated[str, Meta(max_length=64)] | None = None
+    cache: Strategy | None = None
 
 
 class PlanBody(WorkBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,6 +100,8 @@ def work_of(body: WorkBody, service: Service, *, key_name: str) -> dict[str, Any
         "client_id": key_name or body.client_id or body.user or "",
         "deadline_s": None if body.deadline_ms is None else body.deadline_ms / 1000,
         "on_deadline": body.on_deadline,
+        "cache": body.cache,
+        "cache_rules": service.cache_rules,
         "defaults": _defaults(body, service.defaults),
         "names": _NAMES if body.size is None else _NAMES_OF_SIZE,
     }

@@ -55,7 +55,8 @@ class Books:
     def ran(self, work: Work, *, now_s: float) -> bool:
         """All ranks of a lease report. True if the picture is decoded, so that only its file is to be made."""
         trajectory = self.trajectories[work.request_id]
-        seconds = (work.end_s - work.begin_s) / max(1, work.num_steps)
+        num_tasks = self.ledger.running[work.seq].lease.num_tasks
+        seconds = (work.end_s - work.begin_s) / max(1, num_tasks)
         next_step = work.first_step + work.num_steps
         for rank in work.ranks:
             report = LeaseDone(seq=work.seq, epoch=0, rank=rank, next_step=next_step, seconds=seconds)
@@ -63,7 +64,7 @@ class Books:
         assert running is not None
         trajectory.leases.remove(running)
         trajectory.ran(running, now_s=now_s)
-        if self.correct_costs:
+        if self.correct_costs and num_tasks:
             self.costs.observe(cost_key(trajectory.workload, work.stage, len(work.ranks)), seconds)
         if trajectory.ending is not None and not trajectory.leases:
             self._end(trajectory, now_s)
@@ -106,7 +107,7 @@ class Books:
             transfers=transfers,
             now_s=now_s,
             ready_s=max(arrival.arrival_s, trajectory.state_s(transfers, self.costs, now_s=now_s)),
-            expected_s=seconds * max(1, num_steps),
+            expected_s=seconds * trajectory.num_tasks(num_steps),
         )
         trajectory.leased(running)
         self._refresh(trajectory)

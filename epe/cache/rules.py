@@ -19,13 +19,14 @@ from epe.messages.caching import (
     NoCache,
     Reuse,
     Strategy,
+    StrategyName,
     TaylorSeer,
     TeaCache,
 )
 
 # Few steps are far apart: what a default would skip there would show.
 FEW_STEPS = 8
-NAMES = tuple(str(each.__struct_config__.tag) for each in get_args(ActiveStrategy))
+NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
 class Unsupported(ValueError):
@@ -39,7 +40,7 @@ class CacheRules(Struct, frozen=True, kw_only=True):
 
     profile: Profile | None = None
     default: ActiveStrategy | None = None
-    allowed: tuple[str, ...] = NAMES
+    allowed: tuple[StrategyName, ...] = NAMES
     least_computed: float = 0.0
     max_bytes: int | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 import msgspec
@@ -50,7 +50,7 @@ def _flag(strategy: str, name: str) -> str:
     return f"--{strategy}-{name.replace('_', '-')}"
 
 
-def _reader(field: FieldInfo) -> object:
+def _reader(field: FieldInfo) -> Callable[[str], object]:
     kinds = str(field.type)
     if "tuple" in kinds:
         return _numbers
@@ -110,7 +110,8 @@ def _converted(chosen: str, values: dict[str, object]) -> ActiveStrategy:
             raise BadSetting(
                 f"{value} is not allowed: {message[:1].lower()}{message[1:]}", path=path.replace("_", "-")
             ) from None
-    return msgspec.convert({"strategy": chosen, **values}, ActiveStrategy)
+    strategy: ActiveStrategy = msgspec.convert({"strategy": chosen, **values}, ActiveStrategy)
+    return strategy
 
 
 def _budget_of(text: str, profile: Profile | None) -> int:

@@ -14,7 +14,7 @@ from epe.config import demo
 from epe.config.faults import Fault
 from epe.config.limits import MAX_TEXT_CHARS
 from epe.families import Defaults, Family, family
-from epe.messages import ActiveStrategy
+from epe.messages import ActiveStrategy, StrategyName
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -147,7 +147,7 @@ class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     computed in any case, and the most that is kept of one request (2**20 bytes)."""
 
     default: ActiveStrategy | None = None
-    allowed: tuple[Literal["magcache", "meancache", "teacache", "taylorseer", "freecache"], ...] = NAMES
+    allowed: tuple[StrategyName, ...] = NAMES
     least_computed: Annotated[float, Meta(ge=0, le=1)] = 0.0
     memory_mib: Annotated[int, Meta(ge=0)] = 256
 

@@ -8,6 +8,7 @@ from epe.messages.caching import (
     NoCache,
     Reuse,
     Strategy,
+    StrategyName,
     TaylorSeer,
     TeaCache,
 )
@@ -160,6 +161,7 @@ __all__ = [
     "Status",
     "Stop",
     "Strategy",
+    "StrategyName",
     "Submit",
     "TaylorSeer",
     "TeaCache",

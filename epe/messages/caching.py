@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -77,6 +77,7 @@ class Pab(_Strategy, frozen=True, kw_only=True, tag="pab", forbid_unknown_fields
 
 
 Strategy = NoCache | MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache
+StrategyName = Literal["magcache", "meancache", "teacache", "taylorseer", "freecache"]
 ActiveStrategy = MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache
 
 
@@ -104,7 +105,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
         return place < len(self.computed) and self.computed[place] == step
 
     def end_of(self, first_step: int, num_computed: int, *, num_steps: int) -> int:
-        """The step before which `num_computed` from `first_step` on are done, and those after them that cost nothing."""
+        """The step before which `num_computed` from `first_step` on are done, and those after them that are free."""
         if not self.is_static:
             return min(first_step + num_computed, num_steps)
         later = bisect_left(self.computed, first_step) + num_computed

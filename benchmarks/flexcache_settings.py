@@ -1,0 +1,71 @@
+"""Which settings of FlexCache are compared, and evenly spaced steps to compare them with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from epe.cache import CacheRules, Profile, resolve
+from epe.messages import (
+    FreeCache,
+    MagCache,
+    MeanCache,
+    Reuse,
+    Strategy,
+    TaylorSeer,
+    TeaCache,
+)
+
+COUNTS = {50: (31, 25, 17, 13, 10), 20: (14, 10, 7, 5), 8: (4,)}
+INTERVALS = (2, 3, 4)
+CHANGES = (0.1, 0.2, 0.4, 0.6)
+# MagCache's two knobs, tried until it computes as few steps as asked for.
+_THRESHOLDS = tuple(0.01 * 1.15**power for power in range(60))
+_SKIPS = (2, 3, 4, 6, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One row of the comparison; `strategy` is what stands in the table's first column."""
+
+    strategy: str
+    value: float
+    reuse: Reuse
+
+
+def settings(profile: Profile, num_steps: int) -> Iterator[Setting]:
+    rules = CacheRules(profile=profile)
+
+    def made(strategy: Strategy, name: str, value: float) -> Setting:
+        reuse = resolve(strategy, rules, num_steps=num_steps)
+        assert reuse is not None
+        return Setting(strategy=name, value=value, reuse=reuse)
+
+    few = {"few_steps": True}
+    for count in COUNTS[num_steps]:
+        yield made(FreeCache(fresh_budget=count, **few), "freecache", count)
+        yield made(MeanCache(fresh_steps=count, **few), "meancache", count)
+        yield Setting(strategy="even", value=count, reuse=evenly(count, num_steps))
+        if (mag := _mag_with(count, rules, num_steps)) is not None:
+            yield Setting(strategy="magcache", value=count, reuse=mag)
+    for interval in INTERVALS:
+        yield made(TaylorSeer(fresh_threshold=interval, **few), "taylorseer", interval)
+    for threshold in CHANGES:
+        yield made(TeaCache(threshold=threshold, **few), "teacache", threshold)
+
+
+def evenly(count: int, num_steps: int) -> Reuse:
+    """The last velocity held, between steps that are as evenly spaced as can be, the first and last among them."""
+    spaced = {round(place * (num_steps - 1) / (count - 1)) for place in range(count)}
+    return Reuse(strategy=MagCache(), computed=tuple(sorted(spaced)))
+
+
+def _mag_with(count: int, rules: CacheRules, num_steps: int) -> Reuse | None:
+    """MagCache at the least threshold at which it computes so many steps, with as few in a row as do for it."""
+    for skips in _SKIPS:
+        for threshold in _THRESHOLDS:
+            strategy = MagCache(threshold=threshold, max_skip_steps=skips, few_steps=True)
+            reuse = resolve(strategy, rules, num_steps=num_steps)
+            if reuse is not None and len(reuse.computed) == count:
+                return reuse
+    return None

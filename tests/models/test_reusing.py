@@ -1,0 +1,113 @@
+"""With FlexCache, too, a request's bits do not depend on who draws it, with whom, or how often it moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from epe.cache import CacheRules, num_records, resolve
+from epe.families import FAMILIES
+from epe.messages import FreeCache, MeanCache, Request, Split, Strategy, TaylorSeer, TeaCache
+from epe.models.contract import State
+from epe.models.reusing import kept_bytes, num_computed
+from epe.transport.exchange import SoloExchange as Solo
+from tests.cache.profiles import made_up
+from tests.models.every_family import adapters_of, make_request
+from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
+
+RULES = CacheRules(profile=made_up())
+STEPS = 9
+STATIC: tuple[Strategy, ...] = (TaylorSeer(first_enhance=2, max_order=2), FreeCache(fresh_budget=4))
+MEAN = MeanCache(fresh_steps=4)
+# Decided by a number of each step: the threshold is such that some steps are computed and others are not.
+TEA = TeaCache(threshold=0.35, coefficients=(1.0, 0.0))
+
+
+def cached(checkpoint: Path, strategy: Strategy | None, **changes: Any) -> Request:
+    sizes = {} if FAMILIES[checkpoint.name].makes == "video" else {"height": 96, "width": 112}
+    reuse = resolve(strategy, RULES, num_steps=STEPS)
+    fields = {"num_steps": STEPS, "reuse": reuse, "prompt": "a green dog in the city", **sizes, **changes}
+    return make_request(checkpoint, **fields)
+
+
+def strategy_of(checkpoint: Path) -> Strategy:
+    """Another one for every family, so that each is met by one of them and the suite stays short."""
+    return (MEAN, *STATIC, TEA)[list(FAMILIES).index(checkpoint.name) % 4]
+
+
+@pytest.mark.parametrize("strategy", [None, MEAN, *STATIC, TEA], ids=lambda each: type(each).__name__)
+def test_cached_steps_are_fewer_and_leave_nothing(strategy: Strategy | None, checkpoint: Path) -> None:
+    (adapter,) = adapters_of(checkpoint, 1)
+    state = begun = adapter.encode(cached(checkpoint, strategy))
+    most = 0
+    while state.step < STEPS:
+        state = advance(adapter, state, Solo(), Split())
+        most = max(most, kept_bytes(state))
+    assert kept_bytes(state) == 0
+    reuse = state.request.reuse
+    if reuse is None:
+        assert (num_computed(begun, state), most) == (STEPS, 0)
+        return
+    assert 1 < num_computed(begun, state) < STEPS
+    latents = state.tensors["latents"]
+    assert 0 < most <= num_records(reuse, STEPS) * latents.nbytes
+    whole = solo(adapter, cached(checkpoint, None)).tensors["latents"]
+    away = float((latents.float() - whole.float()).norm() / whole.float().norm())
+    assert 0 < away < 0.5, "it is led on to about the same picture"
+
+
+def test_every_width_gives_the_bits_of_one_rank(checkpoint: Path) -> None:
+    adapters = adapters_of(checkpoint, 4)
+    for strategy in dict.fromkeys((strategy_of(checkpoint), TEA)):
+        request = cached(checkpoint, strategy)
+        alone = solo(adapters[0], request).tensors["latents"]
+        for width in (2, 3, 4):
+            for latents in drawn_by_lane(adapters, request, Split(cp=width)):
+                assert torch.equal(latents, alone)
+
+
+def test_a_move_at_every_boundary_changes_no_bit(checkpoint: Path) -> None:
+    adapters = adapters_of(checkpoint, 3)
+    turns = [Split(cp=1 + turn % 3) for turn in range(STEPS)]
+    for strategy in dict.fromkeys((strategy_of(checkpoint), TEA)):
+        request = cached(checkpoint, strategy)
+        moved = drawn_with_moves(adapters, adapters[0].encode(request), turns)
+        assert same(moved, solo(adapters[0], request))
+
+
+def test_requests_of_different_strategies_that_take_turns_do_not_meet(checkpoint: Path) -> None:
+    (adapter,) = adapters_of(checkpoint, 1)
+    strategies: list[Strategy | None] = [None, strategy_of(checkpoint), TEA, TaylorSeer(fresh_threshold=2)]
+    requests = [cached(checkpoint, each, id=f"r{n}", seed=n) for n, each in enumerate(strategies)]
+    states = [adapter.encode(request) for request in requests]
+    for _ in range(STEPS):
+        states = [advance(adapter, state, Solo(), Split()) for state in states]
+    assert all(same(state, solo(adapter, state.request)) for state in states)
+
+
+def test_in_a_batch_each_computes_its_own_steps(checkpoint: Path) -> None:
+    (adapter,) = adapters_of(checkpoint, 1)
+    strategies: list[Strategy | None] = [None, strategy_of(checkpoint), TEA]
+    requests = [cached(checkpoint, each, id=f"r{n}", seed=n) for n, each in enumerate(strategies)]
+    states = [adapter.encode(request) for request in requests]
+    for _ in range(STEPS):
+        states = adapter.step_together(states, Solo(), Split())  # type: ignore[attr-defined]
+    assert farthest(states, [solo(adapter, request) for request in requests]) < 1e-4
+
+
+def farthest(ones: list[State], others: list[State]) -> float:
+    pairs = zip(ones, others, strict=True)
+    return max(float((a.tensors["latents"] - b.tensors["latents"]).abs().max()) for a, b in pairs)
+
+
+def test_guidance_counts_with_caching_on(checkpoint: Path) -> None:
+    """A cache that forgets the second branch draws the same picture whatever the scale."""
+    (adapter,) = adapters_of(checkpoint, 1)
+    drawn = [
+        solo(adapter, cached(checkpoint, STATIC[0], guidance_scale=scale)).tensors["latents"]
+        for scale in (2.0, 6.0)
+    ]
+    assert float((drawn[0] - drawn[1]).abs().max()) > 1e-3

@@ -15,7 +15,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import nn
 
-from benchmarks.real_sizes import MODELS, Config, Model
+from benchmarks.real_sizes import DEPTHS, MODELS, Config, Model
 from epe.models.contract import Adapter
 from epe.models.flux1.adapter import Flux1Adapter
 from epe.models.flux2_klein.adapter import Flux2KleinAdapter
@@ -33,13 +33,15 @@ FULL_ROWS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Factory:
-    """Makes the weights of one model, and pipelines around them."""
+    """Makes the weights of one model, and pipelines around them; a `shallow` one has one layer of each kind, and a
+    small VAE."""
 
     name: str
     device: torch.device
     dtype: torch.dtype
     tiny: bool = False
     shared: bool = False
+    shallow: bool = False
 
     @property
     def model(self) -> Model:
@@ -48,7 +50,12 @@ class Factory:
     @property
     def config(self) -> Config:
         model = self.model
-        return {**model.config, **(model.shared if self.shared else {}), **(model.tiny if self.tiny else {})}
+        config = {
+            **model.config,
+            **(model.shared if self.shared else {}),
+            **(model.tiny if self.tiny else {}),
+        }
+        return config | (dict.fromkeys(DEPTHS & config.keys(), 1) if self.shallow else {})
 
     def weights(self) -> Weights:
         """The transformer's, each drawn from its own name: a shallower model has the first layers of a deeper one."""
@@ -63,11 +70,11 @@ class Factory:
 
     def pipeline(self, weights: Weights) -> Any:
         """A pipeline around `weights`, which several pipelines may share."""
-        model, tiny = self.model, self.tiny
+        model, tiny_vae = self.model, self.tiny or self.shallow
         transformer = self._skeleton()
         transformer.load_state_dict(weights, assign=True)
         torch.manual_seed(0)
-        vae = model.vae(**{**model.vae_config, **(model.tiny_vae if tiny else {})})
+        vae = model.vae(**{**model.vae_config, **(model.tiny_vae if tiny_vae else {})})
         # Past diffusers' own `to`, which warns of nothing that is so here.
         parts = {
             "transformer": nn.Module.to(transformer, self.device),

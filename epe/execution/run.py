@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,8 +41,8 @@ class SoloLanes:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a lease gave: the step that is reached, device seconds (of one computed step for denoising), and on the
-    first rank of a lane that decodes the pixels. Of its steps `num_computed` were computed, `kept_bytes` are kept for
-    later ones."""
+    first rank of a lane that decodes the pixels. Of its steps `num_computed` were computed; for others
+    `kept_bytes` were kept at most."""
 
     next_step: int
     seconds: float
@@ -73,36 +73,42 @@ def run_lease(
         case Stage.DENOISE:
             before = [states.take(each.request.id, each.first_step) for each in batch]
             exchange = lanes.exchange(lease.lane, seq=lease.seq)
-            current = denoised(lease, before, exchange, adapter=adapter)
+            current, kept = before, [0] * len(batch)
+            for current in denoised(lease, before, exchange, adapter=adapter):
+                kept = [max(each, kept_bytes(state)) for each, state in zip(kept, current, strict=True)]
             synchronize()
             # An exchange that was given up while the device computed leaves whatever was in its buffers.
             exchange.check()
             for state in current:
                 states.put(state)
-            return _works(list(zip(before, current, strict=True)), seconds=time.perf_counter() - begin_s)
+            return _works(before, current, kept, seconds=time.perf_counter() - begin_s)
         case _:
             state = states.take(lease.request.id, lease.first_step)
             pixels = adapter.decode(state, lanes.exchange(lease.lane, seq=lease.seq) if in_bands else None)
             return [Work(lease.first_step, time.perf_counter() - begin_s, pixels)]
 
 
-def _works(steps: Sequence[tuple[State, State]], *, seconds: float) -> list[Work]:
-    """What the steps between two states of each request of a batch gave."""
-    computed = [num_computed(*each) for each in steps]
+def _works(
+    before: Sequence[State], after: Sequence[State], kept: Sequence[int], *, seconds: float
+) -> list[Work]:
+    """What the steps from one state of each request of a batch to another one gave."""
+    computed = [num_computed(*each) for each in zip(before, after, strict=True)]
     one_s = seconds / max(1, *computed)
     return [
-        Work(after.step, one_s, num_computed=count, kept_bytes=kept_bytes(after))
-        for (_, after), count in zip(steps, computed, strict=True)
+        Work(state.step, one_s, num_computed=count, kept_bytes=most)
+        for state, count, most in zip(after, computed, kept, strict=True)
     ]
 
 
-def denoised(lease: Lease, states: list[State], exchange: Exchange, *, adapter: Adapter) -> list[State]:
-    """The states after the steps of a lease, or of a batch of such leases."""
+def denoised(
+    lease: Lease, states: list[State], exchange: Exchange, *, adapter: Adapter
+) -> Iterator[list[State]]:
+    """The states after each step of a lease, or of a batch of such leases."""
     for _ in range(lease.num_steps):
         states = _stepped(adapter, states, exchange, lease.split)
+        yield states
     for state in states:
         check_finite(state)
-    return states
 
 
 def _stepped(adapter: Adapter, states: list[State], exchange: Exchange, split: Split) -> list[State]:

@@ -58,8 +58,8 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     `seconds` is the device time of the task (for denoising, of one computed step); `gap_s` the idle time of the
     device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
     took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
-    use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all), and `kept_bytes` are kept
-    for later ones.
+    use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all); for others `kept_bytes`
+    were kept at most.
     """
 
     seq: int

@@ -3,7 +3,7 @@
 The velocities that are kept belong to the state of a request, in `models`.
 """
 
-from epe.cache.profile import FILE, MagTable, Profile, find_profile, gram_rows, read_profile
+from epe.cache.profile import FILE, MagTable, Profile, find_profile, read_profile
 from epe.cache.rules import (
     FEW_STEPS,
     NAMES,
@@ -26,7 +26,6 @@ __all__ = [
     "Profile",
     "Unsupported",
     "find_profile",
-    "gram_rows",
     "last_uses",
     "name_of",
     "num_records",

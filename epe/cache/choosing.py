@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from epe.cache.products import products_at
 from epe.cache.profile import Profile
 from epe.cache.weights import weights
 from epe.messages.caching import MeanCache, Reuse
@@ -26,7 +27,7 @@ class Errors:
     """Of one model at one number of steps. Errors are parts of the squared length of the way from noise to picture."""
 
     def __init__(self, profile: Profile, num_steps: int) -> None:
-        self.sigmas, self.products = profile.at(num_steps)
+        self.sigmas, self.products = products_at(profile, num_steps)
         self.num_steps = num_steps
         self.rho = profile.rho
         self.lengths = -np.diff(self.sigmas)

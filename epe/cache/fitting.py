@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from epe.cache.profile import Profile, gram_rows
+from epe.cache.products import gram_rows
+from epe.cache.profile import Profile
 
 _DEGREE = 4
 

@@ -1,4 +1,5 @@
-"""What is known of a model for FlexCache: published tables, or what `epe cache fit` has measured. Data alone.
+"""What is known of a model for FlexCache: published tables, or what `epe cache fit` has measured. Data alone, which
+`products` calculates with: commands read flags before they load numpy.
 
 A profile belongs to a checkpoint: a fitted one lies in its folder, published ones in this room.
 """
@@ -6,12 +7,11 @@ A profile belongs to a checkpoint: a fitted one lies in its folder, published on
 from __future__ import annotations
 
 import math
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from epe.errors import BadSetting
@@ -29,7 +29,7 @@ class MagTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_ratio: float
 
 
-class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model; `source` says where the numbers come from.
 
     `sigmas` are the noise levels of the trajectories measured, after the last step too. `gram` has, row by row up to
@@ -51,27 +51,6 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     def num_steps(self) -> int:
         return len(self.gram)
 
-    @cached_property
-    def products(self) -> np.ndarray:
-        """(steps, steps): the whole of `gram`."""
-        whole = np.zeros((self.num_steps, self.num_steps))
-        for step, row in enumerate(self.gram):
-            whole[step, : step + 1] = whole[: step + 1, step] = row
-        return whole
-
-    def at(self, num_steps: int) -> tuple[tuple[float, ...], np.ndarray]:
-        """Noise levels and inner products of another number of steps, between whose like ones straight lines lead."""
-        if num_steps == self.num_steps:
-            return self.sigmas, self.products
-        places = np.linspace(0, self.num_steps - 1, num_steps) if num_steps > 1 else np.zeros(1)
-        below = np.minimum(places.astype(int), self.num_steps - 2)
-        mix = np.zeros((num_steps, self.num_steps))
-        mix[np.arange(num_steps), below] = below + 1 - places
-        mix[np.arange(num_steps), below + 1] += places - below
-        levels = np.linspace(0, self.num_steps, num_steps + 1)
-        sigmas = np.interp(levels, np.arange(self.num_steps + 1), self.sigmas)
-        return tuple(sigmas.tolist()), mix @ self.products @ mix.T
-
     def mag_table(self, num_steps: int) -> MagTable | None:
         """MagCache's table for a number of steps: the published one, each step as the next one of its steps; else the
         lengths of the velocities measured."""
@@ -80,8 +59,10 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
             return msgspec.structs.replace(self.mag, ratios=tuple(self.mag.ratios[place] for place in places))
         if not self.gram:
             return None
-        lengths = np.sqrt(np.diag(self.at(num_steps)[1]))
-        ratios = (1.0, *(lengths[1:] / lengths[:-1]).tolist())
+
+        from epe.cache.products import length_ratios
+
+        ratios = length_ratios(self, num_steps)
         return MagTable(ratios=ratios, threshold=0.06, max_skip_steps=3, retention_ratio=0.2)
 
 
@@ -89,14 +70,6 @@ def _nearest(num_known: int, num_steps: int) -> list[int]:
     if num_steps == 1:
         return [num_known - 1]
     return [round(step * (num_known - 1) / (num_steps - 1)) for step in range(num_steps)]
-
-
-def gram_rows(products: np.ndarray) -> tuple[tuple[float, ...], ...]:
-    """The rows of a profile, with seven digits."""
-    return tuple(
-        tuple(float(f"{value:.7g}") for value in row[: step + 1])
-        for step, row in enumerate(products.tolist())
-    )
 
 
 @lru_cache(maxsize=64)

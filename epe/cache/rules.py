@@ -7,7 +7,6 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epe.cache.choosing import free_choices, mean_choice
 from epe.cache.profile import Profile
 from epe.cache.schedule import forced, mag_steps, taylor_steps
 from epe.cache.weights import num_records
@@ -151,12 +150,18 @@ def _teacache(asked: TeaCache, profile: Profile | None, always: frozenset[int]) 
 
 def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
     num_computed = _within(asked.fresh_steps, "fresh_steps", num_steps, always)
+
+    from epe.cache.choosing import mean_choice
+
     computed, orders = mean_choice(profile, num_steps, always, num_computed)
     return Reuse(strategy=asked, computed=computed, orders=orders)
 
 
 def _freecache(asked: FreeCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
     budget = _within(asked.fresh_budget, "fresh_budget", num_steps, always)
+
+    from epe.cache.choosing import free_choices
+
     computed, pull, _ = free_choices(profile, num_steps, always)[budget - 1]
     return Reuse(strategy=asked, computed=computed, pull=pull)
 

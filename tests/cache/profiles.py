@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from epe.cache import Profile, gram_rows
+from epe.cache import Profile
+from epe.cache.products import gram_rows
 
 
 @lru_cache(maxsize=16)

@@ -70,7 +70,7 @@ def _taylorseer() -> Iterator[tuple[str, float, Reuse]]:
 def _published(family: str) -> Iterator[tuple[str, float, Reuse]]:
     """MagCache with the table that is published for the model, if one is."""
     profile = find_profile(Path("/nowhere"), family)
-    if "magcache" in supported(profile):
+    if "magcache" in supported(CacheRules(profile=profile)):
         reuse = _resolved(MagCache(), CacheRules(profile=profile))
         yield "magcache", len(reuse.computed), reuse
 

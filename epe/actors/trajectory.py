@@ -133,7 +133,7 @@ class Trajectory:
             holders=tuple(sorted(self.lane)),
             num_leases=len(self.leases),
             shape=self._shape,
-            alone=self.alone or not self._is_static,
+            alone=self.alone or self._is_drawn_alone,
             reuse=self.request.reuse,
         )
 
@@ -146,9 +146,8 @@ class Trajectory:
         return size if request.reuse is None else (*size, self.step, *request.reuse.computed)
 
     @property
-    def _is_static(self) -> bool:
-        """Whether it is known which of its steps are computed."""
-        return self.request.reuse is None or self.request.reuse.is_static
+    def _is_drawn_alone(self) -> bool:
+        return self.request.reuse is not None and self.request.reuse.is_drawn_alone
 
     def num_tasks(self, num_steps: int) -> int:
         """How many times its next lease takes what its next task takes."""

@@ -14,6 +14,7 @@ from epe.cache.rules import (
     resolve,
     supported,
 )
+from epe.cache.schedule import reused_kinds
 from epe.cache.weights import last_uses, num_records, weights
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "num_records",
     "read_profile",
     "resolve",
+    "reused_kinds",
     "supported",
     "weights",
 ]

@@ -8,14 +8,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epe.cache.profile import Profile
-from epe.cache.schedule import forced, mag_steps, taylor_steps
+from epe.cache.schedule import forced, mag_steps, pab_joints, taylor_steps
 from epe.cache.weights import num_records
+from epe.families import AttentionKind
 from epe.messages.caching import (
     ActiveStrategy,
     FreeCache,
     MagCache,
     MeanCache,
     NoCache,
+    Pab,
     Reuse,
     Strategy,
     StrategyName,
@@ -34,12 +36,13 @@ class Unsupported(ValueError):
 
 class CacheRules(Struct, frozen=True, kw_only=True):
     """What a service knows and allows: the profile of its model, the strategy of requests that name none, the names of
-    those that requests may ask for, the least part of the steps that is computed, and the most bytes that may be kept
-    of one request (None: any)."""
+    those that requests may ask for, the kinds of `attention` of its model that PAB can use again, the least part of the
+    steps that is computed, and the most bytes that may be kept of one request (None: any; PAB's are not known yet)."""
 
     profile: Profile | None = None
     default: ActiveStrategy | None = None
     allowed: tuple[StrategyName, ...] = NAMES
+    attention: tuple[AttentionKind, ...] = ()
     least_computed: float = 0.0
     max_bytes: int | None = None
 
@@ -63,7 +66,7 @@ def resolve(
     if num_steps <= FEW_STEPS and not asked.few_steps:
         return Reuse(strategy=asked, computed=tuple(range(num_steps)))
     try:
-        reuse = _planned(asked, rules.profile, num_steps)
+        reuse = _planned(asked, rules, num_steps)
         _check(reuse, rules, num_steps=num_steps, record_bytes=record_bytes)
     except Unsupported:
         if strategy is None:
@@ -92,10 +95,9 @@ def name_of(strategy: Strategy) -> str:
     return str(strategy.__struct_config__.tag)
 
 
-def supported(profile: Profile | None) -> tuple[str, ...]:
+def supported(rules: CacheRules) -> tuple[StrategyName, ...]:
     """The strategies that a model can have with what is known of it."""
-    if profile is None:
-        return ("taylorseer",)
+    profile = rules.profile or Profile(model="", family="", source="")
     has_gram = bool(profile.gram)
     known = {
         "magcache": has_gram or profile.mag is not None,
@@ -103,29 +105,32 @@ def supported(profile: Profile | None) -> tuple[str, ...]:
         "teacache": bool(profile.tea),
         "taylorseer": True,
         "freecache": has_gram,
+        "pab": bool(rules.attention),
     }
     return tuple(name for name in NAMES if known[name])
 
 
-def _planned(asked: ActiveStrategy, profile: Profile | None, num_steps: int) -> Reuse:
+def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
     always = frozenset(forced(num_steps, warmup=asked.warmup_steps, cooldown=asked.cooldown_steps))
     match asked:
         case TaylorSeer():
             return Reuse(strategy=asked, computed=taylor_steps(asked, num_steps, always=always))
         case MagCache():
-            return _magcache(asked, profile, num_steps, always)
+            return _magcache(asked, rules, num_steps, always)
         case TeaCache():
-            return _teacache(asked, profile, always)
+            return _teacache(asked, rules, always)
         case MeanCache():
-            return _meancache(asked, _with_gram(asked, profile), num_steps, always)
+            return _meancache(asked, _with_gram(asked, rules), num_steps, always)
+        case Pab():
+            return _pab(asked, rules.attention, num_steps)
         case FreeCache():
-            return _freecache(asked, _with_gram(asked, profile), num_steps, always)
+            return _freecache(asked, _with_gram(asked, rules), num_steps, always)
 
 
-def _magcache(asked: MagCache, profile: Profile | None, num_steps: int, always: frozenset[int]) -> Reuse:
-    table = None if profile is None else profile.mag_table(num_steps)
+def _magcache(asked: MagCache, rules: CacheRules, num_steps: int, always: frozenset[int]) -> Reuse:
+    table = None if rules.profile is None else rules.profile.mag_table(num_steps)
     if table is None:
-        raise _unknown(asked, profile)
+        raise _unknown(asked, rules)
     given = {
         name: value
         for name in ("threshold", "max_skip_steps", "retention_ratio")
@@ -141,10 +146,10 @@ def _magcache(asked: MagCache, profile: Profile | None, num_steps: int, always: 
     return Reuse(strategy=whole, computed=mag_steps(table, num_steps, always=always))
 
 
-def _teacache(asked: TeaCache, profile: Profile | None, always: frozenset[int]) -> Reuse:
-    coefficients = asked.coefficients or (profile.tea if profile else ())
+def _teacache(asked: TeaCache, rules: CacheRules, always: frozenset[int]) -> Reuse:
+    coefficients = asked.coefficients or (rules.profile.tea if rules.profile else ())
     if not coefficients:
-        raise _unknown(asked, profile)
+        raise _unknown(asked, rules)
     return Reuse(strategy=replace(asked, coefficients=coefficients), computed=tuple(sorted(always)))
 
 
@@ -166,6 +171,15 @@ def _freecache(asked: FreeCache, profile: Profile, num_steps: int, always: froze
     return Reuse(strategy=asked, computed=computed, pull=pull)
 
 
+def _pab(asked: Pab, kinds: tuple[AttentionKind, ...], num_steps: int) -> Reuse:
+    if not kinds:
+        raise Unsupported(
+            "pab is not supported with this family, whose attention modules do more than attention"
+        )
+    joints = pab_joints(asked, num_steps, kinds=kinds)
+    return Reuse(strategy=asked, computed=tuple(range(num_steps)), joints=joints, kinds=kinds)
+
+
 def _within(asked: int, name: str, num_steps: int, always: frozenset[int]) -> int:
     if asked < len(always):
         raise Unsupported(
@@ -177,15 +191,20 @@ def _within(asked: int, name: str, num_steps: int, always: frozenset[int]) -> in
     return asked
 
 
-def _with_gram(asked: ActiveStrategy, profile: Profile | None) -> Profile:
+def _with_gram(asked: ActiveStrategy, rules: CacheRules) -> Profile:
+    profile = rules.profile
     if profile is None or not profile.gram:
-        raise _unknown(asked, profile)
+        raise _unknown(asked, rules)
     return profile
 
 
-def _unknown(asked: ActiveStrategy, profile: Profile | None) -> Unsupported:
-    model = f"what is known of {profile.model}" if profile else "this model, of which nothing is known"
+def _unknown(asked: ActiveStrategy, rules: CacheRules) -> Unsupported:
+    model = (
+        f"what is known of {rules.profile.model}"
+        if rules.profile
+        else "this model, of which nothing is known"
+    )
     return Unsupported(
-        f"{name_of(asked)} is not supported with {model}; supported are {', '.join(supported(profile))}; "
+        f"{name_of(asked)} is not supported with {model}; supported are {', '.join(supported(rules))}; "
         f"`epe cache fit --strategy {name_of(asked)}` makes a profile for it"
     )

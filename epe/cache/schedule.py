@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from epe.cache.profile import MagTable
-from epe.messages.caching import TaylorSeer
+from epe.families import AttentionKind
+from epe.messages.caching import Pab, TaylorSeer
 
 
 def forced(num_steps: int, *, warmup: int, cooldown: int) -> set[int]:
@@ -38,7 +39,24 @@ def taylor_steps(strategy: TaylorSeer, num_steps: int, *, always: Iterable[int])
     return tuple(sorted(computed))
 
 
-def gaps(computed: Sequence[int], num_steps: int) -> Iterable[range]:
-    """The steps after each computed one up to the next."""
-    for first, end in zip(computed, (*computed[1:], num_steps), strict=True):
-        yield range(first + 1, end)
+def pab_joints(strategy: Pab, num_steps: int, *, kinds: Sequence[AttentionKind]) -> tuple[int, ...]:
+    """The steps at which attention of every kind is computed."""
+    return tuple(
+        step for step in range(num_steps) if not reused_kinds(strategy, step, num_steps, kinds=kinds)
+    )
+
+
+def reused_kinds(
+    strategy: Pab, step: int, num_steps: int, *, kinds: Sequence[AttentionKind]
+) -> frozenset[AttentionKind]:
+    """The kinds of attention that a step takes from an earlier one: none outside the window between warm-up and
+    cool-down, the first of it included."""
+    place = step - max(1, strategy.warmup_steps)
+    if place < 0 or step >= num_steps - strategy.cooldown_steps:
+        return frozenset()
+    every = {
+        "self": strategy.self_interval,
+        "cross": strategy.cross_interval,
+        "joint": strategy.joint_interval,
+    }
+    return frozenset(kind for kind in kinds if place % every[kind])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from epe.cache import FILE, NAMES, Profile, find_profile, read_profile, supported
+from epe.cache import FILE, CacheRules, Profile, find_profile, read_profile, supported
 from epe.cli.parser import Parser, number, whole_number
 from epe.config import demo
 from epe.config.model_path import check_model_path
@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     family = available_family(args.model, path="--model")
     check_model_path(args.model_path, family, path="--model-path")
     if args.action == "show":
-        print(_shown(find_profile(demo.model_folder(args.model_path), family.name)))
+        print(_shown(find_profile(demo.model_folder(args.model_path), family.name), family))
         return 0
     return _fit(args, family)
 
@@ -89,7 +89,7 @@ def _fit(args: Namespace, family: Family) -> int:
     known = read_profile(target, family.name) if target.is_file() else None
     profile = _with_part(fitted, known, args.strategy)
     target.write_bytes(msgspec.json.encode(profile) + b"\n")
-    print(_shown(profile))
+    print(_shown(profile, family))
     print(target)
     return 0
 
@@ -143,9 +143,9 @@ def _with_part(fitted: Profile, known: Profile | None, strategy: str) -> Profile
     return replace(fitted, tea=known.tea)
 
 
-def _shown(profile: Profile | None) -> str:
-    known = supported(profile)
-    lacking = [name for name in NAMES if name not in known]
+def _shown(profile: Profile | None, family: Family) -> str:
+    known = supported(CacheRules(profile=profile, attention=family.attention))
+    lacking = [name for name in _NEEDS if name not in known]
     lines = [f"supported: {', '.join(known)}"]
     if lacking:
         lines.append(f"not without `epe cache fit`: {', '.join(lacking)}")

@@ -157,7 +157,7 @@ def _request(args: Namespace, chosen: Family, file_format: OutputFormat, *, mode
         seed=args.seed,
         output_format=file_format,
         cache=strategy_of(args, profile),
-        cache_rules=CacheRules(profile=profile),
+        cache_rules=CacheRules(profile=profile, attention=chosen.attention),
         defaults=demo.DEFAULTS if model_path == demo.DEMO else None,
         names=names,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from epe.cache import NAMES, CacheRules, find_profile
+from epe.cache import CacheRules, find_profile
 from epe.config import demo
 from epe.config.faults import Fault
 from epe.config.limits import MAX_TEXT_CHARS
@@ -147,7 +147,7 @@ class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     computed in any case, and the most that is kept of one request (2**20 bytes)."""
 
     default: ActiveStrategy | None = None
-    allowed: tuple[StrategyName, ...] = NAMES
+    allowed: tuple[StrategyName, ...] = ("magcache", "meancache", "teacache", "taylorseer", "freecache")
     least_computed: Annotated[float, Meta(ge=0, le=1)] = 0.0
     memory_mib: Annotated[int, Meta(ge=0)] = 256
 
@@ -212,6 +212,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             profile=find_profile(demo.model_folder(self.factory_args.model_path), self.factory),
             default=self.cache.default,
             allowed=self.cache.allowed,
+            attention=self.family.attention,
             least_computed=self.cache.least_computed,
             max_bytes=self.cache.memory_mib * 2**20,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -80,7 +80,7 @@ def run_lease(
             # An exchange that was given up while the device computed leaves whatever was in its buffers.
             exchange.check()
             for state in current:
-                states.put(state)
+                states.put(replace(state, lent=None))
             return _works(before, current, kept, seconds=time.perf_counter() - begin_s)
         case _:
             state = states.take(lease.request.id, lease.first_step)

@@ -2,10 +2,12 @@
 
 from epe.messages.caching import (
     ActiveStrategy,
+    AttentionKind,
     FreeCache,
     MagCache,
     MeanCache,
     NoCache,
+    Pab,
     Reuse,
     Strategy,
     StrategyName,
@@ -109,6 +111,7 @@ __all__ = [
     "Admitted",
     "Again",
     "Artifact",
+    "AttentionKind",
     "CacheAccount",
     "Cancel",
     "Checkpoint",
@@ -141,6 +144,7 @@ __all__ = [
     "NoCache",
     "Operate",
     "OutputFormat",
+    "Pab",
     "Palette",
     "PolicyStatus",
     "Predict",

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from epe.families import AttentionKind
+
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Above0 = Annotated[float, Meta(gt=0)]
@@ -76,9 +78,9 @@ class Pab(_Strategy, frozen=True, kw_only=True, tag="pab", forbid_unknown_fields
     joint_interval: Positive = 2
 
 
-Strategy = NoCache | MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache
-StrategyName = Literal["magcache", "meancache", "teacache", "taylorseer", "freecache"]
-ActiveStrategy = MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache
+Strategy = NoCache | MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache | Pab
+StrategyName = Literal["magcache", "meancache", "teacache", "taylorseer", "freecache", "pab"]
+ActiveStrategy = MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache | Pab
 
 
 class Reuse(Struct, frozen=True, kw_only=True):
@@ -86,28 +88,49 @@ class Reuse(Struct, frozen=True, kw_only=True):
     combinations of those before (`epe.cache.weights`).
 
     `orders` are MeanCache's windows by step, `pull` is FreeCache's coefficient. TeaCache knows only the steps that it
-    computes in any case.
+    computes in any case. PAB computes something of every step, and uses what lies within a lease: one may begin only at
+    its `joints`, where attention of every kind is computed (none: at every step), and `kinds` are those that
+    the model has.
     """
 
     strategy: ActiveStrategy
     computed: tuple[int, ...]
     orders: tuple[int, ...] = ()
     pull: float = 0.0
+    joints: tuple[int, ...] = ()
+    kinds: tuple[AttentionKind, ...] = ()
 
     @property
     def is_static(self) -> bool:
         """Whether `computed` is the whole truth; if not, steps are decided on when they are reached."""
         return not isinstance(self.strategy, TeaCache)
 
+    @property
+    def is_drawn_alone(self) -> bool:
+        """Whether others can never be sure to compute the same at each step, so that no batch can hold it."""
+        return isinstance(self.strategy, TeaCache | Pab)
+
+    @property
+    def has_usual_steps(self) -> bool:
+        """Whether a computed step takes what one without FlexCache takes."""
+        return not isinstance(self.strategy, Pab)
+
     def computes(self, step: int) -> bool:
         """Whether a step is computed in any case."""
         place = bisect_left(self.computed, step)
         return place < len(self.computed) and self.computed[place] == step
 
+    def may_end(self, step: int, num_steps: int) -> bool:
+        """Whether a lease may end before `step`."""
+        return not self.joints or step == num_steps or step in self.joints
+
     def end_of(self, first_step: int, num_computed: int, *, num_steps: int) -> int:
         """The step before which `num_computed` from `first_step` on are done, and those after them that are free."""
         if not self.is_static:
             return min(first_step + num_computed, num_steps)
+        if self.joints:
+            later = bisect_left(self.joints, first_step + num_computed)
+            return self.joints[later] if later < len(self.joints) else num_steps
         later = bisect_left(self.computed, first_step) + num_computed
         return self.computed[later] if later < len(self.computed) else num_steps
 

@@ -13,7 +13,7 @@ from epe.messages import Request, Split
 from epe.models.contract import LATENTS, State
 from epe.models.reusing import Steps
 from epe.models.schedule import at_step, sigmas_of
-from epe.parallel import predict_apart
+from epe.parallel import SequenceSharding, predict_apart
 from epe.transport.exchange import Exchange
 
 # The guidance branches; the second is there only with guidance that makes one.
@@ -43,6 +43,8 @@ class Guide(Protocol):
 class StepsApart(Steps):
     """The steps of a family whose adapter brings `predict`, `guide` and `make_schedule`: a scheduler for a number of
     steps, a height and a width in pixels. Schedulers are kept; only copies of them take a step."""
+
+    sharding: SequenceSharding
 
     def __init__(
         self,

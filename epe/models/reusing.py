@@ -7,13 +7,15 @@ other request can meet it. It is the guided velocity, whole on every rank; the w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from epe.cache import last_uses, weights
-from epe.messages import Request, Reuse, Split, TeaCache
+from epe.cache import last_uses, reused_kinds, weights
+from epe.messages import ActiveStrategy, Pab, Request, Reuse, Split, TeaCache
 from epe.models.contract import LATENTS, State
+from epe.parallel import Broadcast, SequenceSharding
 from epe.transport.exchange import Exchange
 
 _KEPT = "kept_"
@@ -25,6 +27,8 @@ _CHANGE, _NUM_COMPUTED = "kept_change", "kept_num_computed"
 @runtime_checkable
 class Denoiser(Protocol):
     """What a family brings for its steps."""
+
+    sharding: SequenceSharding
 
     def velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
         """What the model says of requests of one size and one number of guidance branches, after guidance."""
@@ -52,6 +56,8 @@ class Steps:
 
 
 def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
+    if len(states) == 1 and isinstance(_strategy(states[0]), Pab):
+        return [_broadcast(denoiser, states[0], exchange, split)]
     changes = [_change(state) for state in states]
     fresh = [_computes(*each, exchange) for each in zip(states, changes, strict=True)]
     computed = [state for state, is_fresh in zip(states, fresh, strict=True) if is_fresh]
@@ -65,6 +71,25 @@ def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, sp
         counts = _counts(state, 0.0 if is_fresh else change, is_fresh=is_fresh)
         after.append(State(done.request, done.step, {**own, **kept}, {**done.scalars, **counts}))
     return after
+
+
+def _broadcast(denoiser: Denoiser, state: State, exchange: Exchange, split: Split) -> State:
+    """A step that takes some attention from the steps of its lease before it."""
+    reuse, num_steps = _reuse_of(state), state.request.num_steps
+    assert isinstance(reuse.strategy, Pab)
+    reused, later = (
+        reused_kinds(reuse.strategy, step, num_steps, kinds=reuse.kinds)
+        for step in (state.step, state.step + 1)
+    )
+    broadcast = state.lent or Broadcast()
+    broadcast.begin_step(reused=reused, keeps=later)
+    with denoiser.sharding.broadcasting(broadcast):
+        (velocity,) = denoiser.velocities([state], exchange, split)
+    return replace(denoiser.advanced(state, velocity), lent=broadcast)
+
+
+def _strategy(state: State) -> ActiveStrategy | None:
+    return None if state.request.reuse is None else state.request.reuse.strategy
 
 
 def _computes(state: State, change: float, exchange: Exchange) -> bool:
@@ -162,4 +187,5 @@ def num_computed(before: State, after: State) -> int:
 
 def kept_bytes(state: State) -> int:
     """What FlexCache keeps of a request on this rank."""
-    return sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith(_KEPT))
+    kept = sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith(_KEPT))
+    return kept + (state.lent.nbytes if state.lent else 0)

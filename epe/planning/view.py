@@ -219,4 +219,11 @@ def _lease_fault(
         return f"it already has {MAX_LEASES} leases"
     if trajectory.stage is Stage.DENOISE and not 1 <= assignment.num_steps <= remaining:
         return f"{assignment.num_steps} steps were planned; 1 to {remaining} remain"
+    reuse, end = trajectory.reuse, trajectory.step + assignment.num_steps
+    if (
+        trajectory.stage is Stage.DENOISE
+        and reuse is not None
+        and not reuse.may_end(end, trajectory.num_steps)
+    ):
+        return f"its lease would end before step {end}, which uses what only a lease keeps"
     return None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epe.cache import CacheRules, Profile, Unsupported, find_profile, resolve, supported
+from epe.cache import CacheRules, Profile, Unsupported, find_profile, resolve, reused_kinds, supported
 from epe.cache.choosing import free_choices
 from epe.cache.products import products_at
 from epe.messages import (
@@ -16,6 +16,7 @@ from epe.messages import (
     MagCache,
     MeanCache,
     NoCache,
+    Pab,
     Reuse,
     Strategy,
     TaylorSeer,
@@ -120,7 +121,7 @@ def test_published_tables_are_read_and_named(tmp_path: Path) -> None:
         assert profile.mag is not None
         assert len(profile.mag.ratios) == num_steps
         assert "github.com" in profile.source
-        assert supported(profile) == ("magcache", "taylorseer")
+        assert supported(CacheRules(profile=profile)) == ("magcache", "taylorseer")
         assert len(computed(MagCache(), CacheRules(profile=profile), num_steps=40)) < 40
 
 
@@ -163,6 +164,23 @@ def test_a_default_is_for_who_asks_for_nothing_and_none_means_none() -> None:
     assert resolve(NoCache(), rules, num_steps=20) is None
     assert resolve(None, rules, num_steps=10) is None, "a default that does not fit is nobody's wish"
     assert resolve(None, CacheRules(), num_steps=20) is None
+
+
+def test_attention_is_used_again_only_within_its_window() -> None:
+    rules = CacheRules(attention=("self", "cross"))
+    pab = Pab(self_interval=2, cross_interval=3, warmup_steps=4, cooldown_steps=5)
+    reuse = resolve(pab, rules, num_steps=20)
+    assert reuse is not None
+    assert reuse.computed == tuple(range(20))
+    kinds = [reused_kinds(pab, step, 20, kinds=reuse.kinds) for step in range(20)]
+    assert all(not each for each in [*kinds[:5], *kinds[15:]])
+    assert kinds[5] == {"self", "cross"}
+    assert kinds[6] == {"cross"}
+    assert kinds[7] == {"self"}
+    assert reuse.joints == (0, 1, 2, 3, 4, 10, 15, 16, 17, 18, 19)
+    assert reuse.end_of(4, 1, num_steps=20) == 10
+    with pytest.raises(Unsupported, match="more than attention"):
+        resolve(pab, CacheRules(), num_steps=20)
 
 
 def test_steps_of_a_lease_are_counted_by_what_they_cost() -> None:

@@ -10,11 +10,12 @@ import torch
 
 from epe.cache import CacheRules, num_records, resolve
 from epe.families import FAMILIES
-from epe.messages import FreeCache, MeanCache, Request, Split, Strategy, TaylorSeer, TeaCache
+from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.contract import State
 from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import SoloExchange as Solo
 from tests.cache.profiles import made_up
+from tests.lanes import on_lane
 from tests.models.every_family import adapters_of, make_request
 from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
 
@@ -101,6 +102,57 @@ def test_in_a_batch_each_computes_its_own_steps(checkpoint: Path) -> None:
 def farthest(ones: list[State], others: list[State]) -> float:
     pairs = zip(ones, others, strict=True)
     return max(float((a.tensors["latents"] - b.tensors["latents"]).abs().max()) for a, b in pairs)
+
+
+PAB = Pab(self_interval=2, cross_interval=4, joint_interval=2, warmup_steps=2, cooldown_steps=1)
+
+
+def broadcast(checkpoint: Path, **changes: Any) -> Request:
+    family = FAMILIES[checkpoint.name]
+    if not family.attention:
+        pytest.skip("its attention modules do more than attention")
+    rules = CacheRules(attention=family.attention)
+    return cached(checkpoint, None, reuse=resolve(PAB, rules, num_steps=STEPS), **changes)
+
+
+def stretches(request: Request) -> list[int]:
+    """The lengths of the shortest leases that it may have."""
+    assert request.reuse is not None
+    ends = [*request.reuse.joints[1:], STEPS]
+    return [end - start for start, end in zip(request.reuse.joints, ends, strict=True)]
+
+
+def test_broadcast_attention_changes_the_picture_a_little_and_keeps_nothing(checkpoint: Path) -> None:
+    (adapter,) = adapters_of(checkpoint, 1)
+    request = broadcast(checkpoint)
+    state, kept = adapter.encode(request), []
+    while state.step < STEPS:
+        state = advance(adapter, state, Solo(), Split())
+        kept.append(kept_bytes(state) > 0)
+    assert any(kept)
+    assert not kept[0], "nothing is kept before the window"
+    assert not kept[-1]
+    latents = state.tensors["latents"].float()
+    whole = solo(adapter, cached(checkpoint, None)).tensors["latents"].float()
+    assert 0 < float((latents - whole).norm() / whole.norm()) < 0.5
+
+
+def test_broadcast_attention_gives_equal_bits_on_lanes_that_change_between_its_stretches(
+    checkpoint: Path,
+) -> None:
+    adapters = adapters_of(checkpoint, 3)
+    request = broadcast(checkpoint)
+    alone = solo(adapters[0], request)
+    state = adapters[0].encode(request)
+    for turn, num_steps in enumerate(stretches(request)):
+        split, parcel = Split(cp=1 + turn % 3), adapters[0].export_state(state)
+
+        def draw(exchange: Any, parcel: Any = parcel, split: Split = split, count: int = num_steps) -> State:
+            adapter = adapters[exchange.position]
+            return advance(adapter, adapter.import_state(request, *parcel), exchange, split, num_steps=count)
+
+        state = on_lane(split.cp, draw)[-1]
+    assert torch.equal(state.tensors["latents"], alone.tensors["latents"])
 
 
 def test_guidance_counts_with_caching_on(checkpoint: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from epe.config.stage import Scheduler
-from epe.messages import MagCache, Reuse, TeaCache
+from epe.messages import MagCache, Pab, Reuse, TeaCache
 from epe.planning.pace import Paces
 from epe.planning.policies import BUILT_IN, make_policy
 from epe.planning.prediction import Ahead, predicted_finish_s
+from epe.planning.view import fault_of
 from epe.planning.work import steps_for
 from tests.planning.views import costs, trajectory, view
 
@@ -45,6 +47,22 @@ def test_the_finish_of_a_cached_request_is_predicted_earlier() -> None:
     waiting = [trajectory("a"), trajectory("b", reuse=EVERY_FOURTH)]
     ends = [predicted_finish_s(view(*waiting, world=1), each, ahead=Ahead(), widths=(1,)) for each in waiting]
     assert ends[1] < ends[0] / 2
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_no_policy_lets_a_lease_end_where_attention_is_used_again(name: str) -> None:
+    pab = Reuse(strategy=Pab(), computed=tuple(range(20)), joints=(0, 1, 7, 13, 19), kinds=("self", "cross"))
+    scheduler = Scheduler(policy=name, allowed_lane_widths=(1, 2, 4), warmup_resolutions=())
+    policy = make_policy(scheduler, widths=(1, 2, 4))
+    for step in (0, 1, 7, 19):
+        seen = view(trajectory("a", reuse=pab, step=step))
+        plan = policy.plan(seen)
+        assert step + plan[0].num_steps in (1, 7, 13, 19, 20)
+        assert fault_of(seen, plan) is None
+    (assignment,) = plan
+    assert "uses what only a lease keeps" in str(
+        fault_of(view(trajectory("a", reuse=pab, step=1)), (replace(assignment, num_steps=3),))
+    )
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

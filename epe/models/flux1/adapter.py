@@ -56,7 +56,7 @@ class Flux1Adapter(StepsApart, Movable):
         self.family = family("flux1")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
@@ -114,7 +114,7 @@ class Flux1Adapter(StepsApart, Movable):
         scales = [state.request.guidance_scale for state in states]
         scale = torch.tensor(scales, device=self._device, dtype=torch.float32)
         rows, columns = (side // self.family.patch for side in (request.height, request.width))
-        with self._sharding.over(exchange):
+        with self.sharding.over(exchange):
             (velocity,) = transformer(
                 hidden_states=latents,
                 timestep=timesteps.to(latents.dtype) / 1000,

@@ -61,7 +61,7 @@ class Flux2KleinAdapter(StepsApart, Movable):
         self.family = family("flux2-klein")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
@@ -127,7 +127,7 @@ class Flux2KleinAdapter(StepsApart, Movable):
         """The velocities for one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
         transformer, latents = self.pipeline.transformer, latents_of(states)
-        with self._sharding.over(exchange):
+        with self.sharding.over(exchange):
             (velocity,) = transformer(
                 hidden_states=latents.to(transformer.dtype),
                 timestep=timesteps.to(latents.dtype) / 1000,

@@ -64,7 +64,7 @@ class QwenImageAdapter(StepsApart, Movable):
         self.family = family("qwen-image")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away_at_length)
 
     def encode(self, request: Request) -> State:
@@ -124,7 +124,7 @@ class QwenImageAdapter(StepsApart, Movable):
         (embeds,) = branches
         latents, patch = latents_of(states), self.family.patch
         shape = (1, states[0].request.height // patch, states[0].request.width // patch)
-        with self._sharding.over(exchange):
+        with self.sharding.over(exchange):
             (prediction,) = self.pipeline.transformer(
                 hidden_states=latents,
                 timestep=timesteps.to(latents.dtype) / 1000,

@@ -89,7 +89,7 @@ class WanAdapter(Steps):
         self.pipeline = pipeline
         self._device = device
         self._tensor = tensor
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(
             lambda num_steps, flow_shift: make_schedule(
                 pipeline.scheduler, num_steps=num_steps, flow_shift=flow_shift, device=device
@@ -203,7 +203,7 @@ class WanAdapter(Steps):
         """The prediction of one branch over the lane, in the shape of the latents of all requests."""
         (embeds,) = branches
         transformer = self.pipeline.transformer
-        with self._sharding.over(exchange):
+        with self.sharding.over(exchange):
             (prediction,) = transformer(
                 hidden_states=latents.to(transformer.dtype),
                 timestep=torch.stack(timesteps),

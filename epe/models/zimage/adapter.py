@@ -97,7 +97,7 @@ class ZImageAdapter(Steps):
         self._device = device
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
         self._tensor = tensor
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def encode(self, request: Request) -> State:
@@ -216,7 +216,7 @@ class ZImageAdapter(Steps):
         inputs = latents.to(transformer.dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
         time = ((1000 - torch.stack(timesteps)) / 1000).repeat(len(branches))
         prompts = [prompt for branch in branches for prompt in branch]
-        with self._sharding.over(exchange):
+        with self.sharding.over(exchange):
             predicted = transformer(list(inputs.unbind(dim=0)), time, prompts, return_dict=False)[0]
         return list(torch.stack(predicted).split(len(timesteps)))
 

@@ -25,6 +25,7 @@ COLOURS = {
     "magcache": "tab:green",
     "taylorseer": "tab:red",
     "teacache": "tab:purple",
+    "pab": "tab:brown",
     "even": "tab:gray",
 }
 # What stands in the contact sheet, by number of steps.

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from epe.cache import CacheRules, Profile, resolve
+from epe.families import family
 from epe.messages import (
     FreeCache,
     MagCache,
     MeanCache,
+    Pab,
     Reuse,
     Strategy,
     TaylorSeer,
@@ -34,7 +36,7 @@ class Setting:
 
 
 def settings(profile: Profile, num_steps: int) -> Iterator[Setting]:
-    rules = CacheRules(profile=profile)
+    rules = CacheRules(profile=profile, attention=family(profile.family).attention)
 
     def made(strategy: Strategy, name: str, value: float) -> Setting:
         reuse = resolve(strategy, rules, num_steps=num_steps)
@@ -50,8 +52,21 @@ def settings(profile: Profile, num_steps: int) -> Iterator[Setting]:
             yield Setting(strategy="magcache", value=count, reuse=mag)
     for interval in INTERVALS:
         yield made(TaylorSeer(fresh_threshold=interval, **few), "taylorseer", interval)
+    for interval in INTERVALS:
+        yield made(pab_of(interval, num_steps), "pab", interval)
     for threshold in CHANGES:
         yield made(TeaCache(threshold=threshold, **few), "teacache", threshold)
+
+
+def pab_of(interval: int, num_steps: int) -> Pab:
+    """All kinds of attention at one interval, within a window that leaves out the first sixth of the steps."""
+    return Pab(
+        self_interval=interval,
+        cross_interval=interval,
+        joint_interval=interval,
+        warmup_steps=num_steps // 6,
+        few_steps=True,
+    )
 
 
 def evenly(count: int, num_steps: int) -> Reuse:

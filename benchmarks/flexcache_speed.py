@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from benchmarks.flexcache_settings import evenly
+from benchmarks.flexcache_settings import evenly, pab_of
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.cache import CacheRules, find_profile, resolve, supported
@@ -40,7 +40,13 @@ FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
 
 def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
     """(strategy, its value, plan) of the reference's table, one of each strategy first."""
-    every = [list(_freecache()), list(_published(family)), list(_taylorseer()), list(_meancache())]
+    every = [
+        list(_freecache()),
+        list(_published(family)),
+        list(_taylorseer()),
+        list(_meancache()),
+        list(_pab(family)),
+    ]
     for row in zip_longest(*every):
         yield from filter(None, row)
 
@@ -65,6 +71,12 @@ def _taylorseer() -> Iterator[tuple[str, float, Reuse]]:
     for interval in INTERVALS:
         strategy = TaylorSeer(fresh_threshold=interval)
         yield "taylorseer", interval, _resolved(strategy, CacheRules())
+
+
+def _pab(family: str) -> Iterator[tuple[str, float, Reuse]]:
+    rules = CacheRules(attention=FAMILIES[family].attention)
+    for interval in INTERVALS:
+        yield "pab", interval, _resolved(pab_of(interval, NUM_STEPS), rules)
 
 
 def _published(family: str) -> Iterator[tuple[str, float, Reuse]]:
@@ -122,13 +134,14 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
         most = max(most, kept_bytes(state))
     after = _steps(adapter, begun, reuse=None, count=2)
     plain_s = median([*before, *after])
-    computed = median(laps[step] for step in reuse.computed)
-    reused = [lap for step, lap in enumerate(laps) if not reuse.computes(step)]
+    fresh = set(reuse.joints or reuse.computed)
+    computed = median(laps[step] for step in fresh)
+    cheap = [lap for step, lap in enumerate(laps) if step not in fresh]
     return {
         "speed_up": NUM_STEPS * plain_s / sum(laps),
         "plain_s": plain_s,
         "computed_step": computed / plain_s,
-        "reused_step_s": median(reused),
+        "reused_step_s": median(cheap),
         "kept_bytes": most,
     }
 

@@ -56,8 +56,11 @@ class Steps:
 
 
 def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
-    if len(states) == 1 and isinstance(_strategy(states[0]), Pab):
-        return [_broadcast(denoiser, states[0], exchange, split)]
+    if any(isinstance(_strategy(state), Pab) for state in states):
+        if _are_alike(states):
+            return _broadcast(denoiser, states, exchange, split)
+        # What lies inside the model is that of a whole batch, so others cannot be in it.
+        return [_stepped(denoiser, [state], exchange, split)[0] for state in states]
     changes = [_change(state) for state in states]
     fresh = [_computes(*each, exchange) for each in zip(states, changes, strict=True)]
     computed = [state for state, is_fresh in zip(states, fresh, strict=True) if is_fresh]
@@ -73,19 +76,29 @@ def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, sp
     return after
 
 
-def _broadcast(denoiser: Denoiser, state: State, exchange: Exchange, split: Split) -> State:
+def _are_alike(states: Sequence[State]) -> bool:
+    """Whether all take attention from the same steps before, which they have taken together."""
+    first = states[0]
+    return all(
+        (state.request.reuse, state.step) == (first.request.reuse, first.step) and state.lent is first.lent
+        for state in states
+    )
+
+
+def _broadcast(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
     """A step that takes some attention from the steps of its lease before it."""
-    reuse, num_steps = _reuse_of(state), state.request.num_steps
+    reuse, step, num_steps = _reuse_of(states[0]), states[0].step, states[0].request.num_steps
     assert isinstance(reuse.strategy, Pab)
     reused, later = (
-        reused_kinds(reuse.strategy, step, num_steps, kinds=reuse.kinds)
-        for step in (state.step, state.step + 1)
+        reused_kinds(reuse.strategy, each, num_steps, kinds=reuse.kinds) for each in (step, step + 1)
     )
-    broadcast = state.lent or Broadcast()
+    broadcast = states[0].lent or Broadcast()
     broadcast.begin_step(reused=reused, keeps=later)
     with denoiser.sharding.broadcasting(broadcast):
-        (velocity,) = denoiser.velocities([state], exchange, split)
-    return replace(denoiser.advanced(state, velocity), lent=broadcast)
+        velocities = denoiser.velocities(states, exchange, split)
+    return [
+        replace(denoiser.advanced(*each), lent=broadcast) for each in zip(states, velocities, strict=True)
+    ]
 
 
 def _strategy(state: State) -> ActiveStrategy | None:

@@ -99,6 +99,17 @@ def test_in_a_batch_each_computes_its_own_steps(checkpoint: Path) -> None:
     assert farthest(states, [solo(adapter, request) for request in requests]) < 1e-4
 
 
+def test_broadcast_attention_in_a_batch_is_that_of_its_own_request(checkpoint: Path) -> None:
+    (adapter,) = adapters_of(checkpoint, 1)
+    alike = [broadcast(checkpoint, id=f"r{n}", seed=n) for n in range(2)]
+    mixed = [alike[0], cached(checkpoint, None, id="r1", seed=1)]
+    for requests in (alike, mixed):
+        states = [adapter.encode(request) for request in requests]
+        for _ in range(STEPS):
+            states = adapter.step_together(states, Solo(), Split())  # type: ignore[attr-defined]
+        assert farthest(states, [solo(adapter, request) for request in requests]) < 1e-4
+
+
 def farthest(ones: list[State], others: list[State]) -> float:
     pairs = zip(ones, others, strict=True)
     return max(float((a.tensors["latents"] - b.tensors["latents"]).abs().max()) for a, b in pairs)

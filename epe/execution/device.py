@@ -17,6 +17,7 @@ from epe.errors import Gone, OutOfMemory
 from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
+from epe.graphs import Graphs
 from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed
 from epe.models.contract import Adapter, State
 from epe.transport.link import Parcel
@@ -37,6 +38,7 @@ class ThreadDevice:
         rank: int,
         device: torch.device,
         meter: Meter | None = None,
+        graphs: Graphs | None = None,
         decodes_in_bands: bool = False,
     ) -> None:
         self.adapter = adapter
@@ -44,6 +46,7 @@ class ThreadDevice:
         self.rank = rank
         self.device = device
         self.meter = meter or NoMeter()
+        self._graphs = graphs
         self._decodes_in_bands = decodes_in_bands
         self.states = States()
         # What an earlier checkpoint of a request has brought out already: most of a state never changes.
@@ -179,8 +182,8 @@ class ThreadDevice:
         failure = failure_of(error, stage=lease.stage, step=lease.first_step)
         consequence = isinstance(error, (Gone, TimeoutError)) or _is_fatal(error)
         ran_out = isinstance(error, OutOfMemory)
-        if ran_out and self.device.type == "cuda":
-            torch.cuda.empty_cache()  # What is left in pieces may be enough in one.
+        if ran_out:
+            self._free_memory()
         keep = lease.batch_size > 1 or consequence or ran_out
         (self.states.stay if keep else self.states.end)(lease.request.id, failure.message)
         return LeaseFailed(
@@ -190,6 +193,13 @@ class ThreadDevice:
             failure=failure,
             consequence=consequence,
         )
+
+    def _free_memory(self) -> None:
+        """For the next try: the graphs can be captured anew, and what is left in pieces may be enough in one."""
+        if self._graphs is not None:
+            self._graphs.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

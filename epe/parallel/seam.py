@@ -50,7 +50,12 @@ def check_seam() -> None:
         )
 
 
-def redirect_attention(module: nn.Module, attend: Attend, *, around: Around) -> None:
+def as_it_is(call: Callable[[], Any]) -> Any:
+    """An `Around` that changes nothing."""
+    return call()
+
+
+def redirect_attention(module: nn.Module, attend: Attend, *, around: Around = as_it_is) -> None:
     """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`, and `around` with
     what the whole processor does, which it may leave undone.
 

@@ -68,8 +68,8 @@ class SequenceSharding:
 
         Every rank of the lane must run the same passes on equal inputs; each gets the whole output.
         """
-        # A lane that still measures how it attends waits for the device, which a graph cannot; attention that is left out
-        # is not in its key.
+        # A lane that still measures how it attends waits for the device, which a graph cannot; attention that is left
+        # out is not in its key.
         measures = exchange.width > 1 and len(self._limits) > 1
         if self._graphs is None or measures or self._broadcast is not None:
             return self._run(exchange, args, kwargs)

@@ -33,9 +33,10 @@ from benchmarks.flexcache_settings import Setting, settings
 from benchmarks.likeness import psnr, ssim
 from epe.cache import Profile, num_records, read_profile
 from epe.config.demo import DEFAULTS, model_folder
+from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Request, Reuse, Split
 from epe.models.catalog import load_adapter
-from epe.models.contract import State
+from epe.models.contract import Adapter, State
 from epe.models.reusing import kept_bytes, num_computed
 from epe.runtime.fitting import Drawer, fit_profile
 from epe.transport.exchange import SoloExchange
@@ -119,8 +120,16 @@ class Bench:
         adapter = load_adapter("zimage", model_folder("demo"), device=device)
         assert isinstance(adapter, Drawer)
         self.adapter = adapter
+        self.timed: dict[str, Adapter] = {"speed": adapter}
+        if device.type == "cuda":
+            self.timed["captured speed"] = self._captured()
         self.verdicts: list[Future[dict[str, Any]]] = []
         self.shown: dict[str, np.ndarray] = {}
+
+    def _captured(self) -> Adapter:
+        """Another one, whose forward passes are captured and replayed."""
+        graphs = Graphs(CudaGraphs(self.device), budget_bytes=8 * 2**30)
+        return load_adapter("zimage", model_folder("demo"), device=self.device, graphs=graphs)
 
     def tell(self, line: dict[str, Any]) -> None:
         print(json.dumps(line), file=self.lines, flush=True)
@@ -182,7 +191,8 @@ class Bench:
             line = {"case": "quality", "steps": num_steps, **_named(setting)}
             line |= {"psnr_db": psnr(pictures, whole), "ssim": ssim(pictures, whole, self.device)}
             self._judge(pictures, scenes, line | {"computed": self.computed})
-        self._time(states[0], everything, num_steps)
+        for case, adapter in self.timed.items():
+            self._time(case, adapter, states[0], everything, num_steps)
 
     def _pictures(self, states: Sequence[State], num_steps: int, reuse: Reuse | None) -> np.ndarray:
         """(pictures, height, width, 3)."""
@@ -208,31 +218,33 @@ class Bench:
         self.verdicts.append(self.judges.submit(_judged, self.out / "oracle.pt", pictures, scenes, line))
         self.tell({**line, "judged": False})
 
-    def _time(self, state: State, everything: Sequence[Setting], num_steps: int) -> None:
+    def _time(
+        self, case: str, adapter: Adapter, state: State, everything: Sequence[Setting], num_steps: int
+    ) -> None:
         """Seconds of one request's steps alone on the device, all settings in turn, against those without FlexCache."""
         plain_s: list[float] = []
         taken: dict[int, list[float]] = {place: [] for place in range(len(everything))}
-        self._seconds(_again(state, num_steps, None))
+        self._seconds(adapter, _again(state, num_steps, None))
         for _ in range(self.plan.rounds):
-            plain_s.append(self._seconds(_again(state, num_steps, None))[0])
+            plain_s.append(self._seconds(adapter, _again(state, num_steps, None))[0])
             for place, setting in enumerate(everything):
-                taken[place].append(self._seconds(_again(state, num_steps, setting.reuse))[0])
-        self.tell({"case": "speed", "steps": num_steps, "strategy": "none", "seconds": median(plain_s)})
+                taken[place].append(self._seconds(adapter, _again(state, num_steps, setting.reuse))[0])
+        self.tell({"case": case, "steps": num_steps, "strategy": "none", "seconds": median(plain_s)})
         for place, setting in enumerate(everything):
-            _, computed, bytes_kept = self._seconds(_again(state, num_steps, setting.reuse))
-            line = {"case": "speed", "steps": num_steps, **_named(setting), "computed": computed}
+            _, computed, bytes_kept = self._seconds(adapter, _again(state, num_steps, setting.reuse))
+            line = {"case": case, "steps": num_steps, **_named(setting), "computed": computed}
             ratios = sorted(whole / ours for whole, ours in zip(plain_s, taken[place], strict=True))
             speed = {"speed_up": median(ratios), "least": ratios[0], "most": ratios[-1]}
             records = num_records(setting.reuse, num_steps)
             self.tell({**line, **speed, "kept_bytes": bytes_kept, "num_records": records})
 
-    def _seconds(self, state: State) -> tuple[float, int, int]:
+    def _seconds(self, adapter: Adapter, state: State) -> tuple[float, int, int]:
         """Of its steps; how many were computed, and the most bytes that were kept."""
         begun, most = state, 0
         self._wait()
         begin_s = time.perf_counter()
         for _ in range(state.request.num_steps):
-            state = self.adapter.step(state, SoloExchange(), Split())
+            state = adapter.step(state, SoloExchange(), Split())
             most = max(most, kept_bytes(state))
         self._wait()
         return time.perf_counter() - begin_s, num_computed(begun, state), most

@@ -63,7 +63,10 @@ class Run:
         self.about = next(line for line in lines if line["case"] == "setting")
         self.fit = next((line for line in lines if line["case"] == "fit"), None)
         self.quality = [line for line in lines if line["case"] == "quality" and line["judged"]]
-        self.speed = {_key(line): line for line in lines if line["case"] == "speed"}
+        self.speed, self.captured = (
+            {_key(line): line for line in lines if line["case"] == case}
+            for case in ("speed", "captured speed")
+        )
         self.pictures = dict(np.load(folder / "pictures.npz"))
 
     def of(self, num_steps: int) -> list[Line]:
@@ -86,7 +89,8 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
         f"{about['num_seeds']} seeds. PSNR and SSIM are to the same pictures with every step computed, the means over "
         "all of them; colour, place and kind are the shares of things in the pictures that are as the prompt says. The "
         "speed-up is that of the steps of one request alone, the median of "
-        f"{about['rounds']} rounds in which all settings took turns.",
+        f"{about['rounds']} rounds in which all settings took turns; `captured` is the same where forward passes are "
+        "captured and replayed, which makes the steps that are computed shorter.",
         "",
         "`even` is no strategy: the last velocity held between evenly spaced steps. MagCache has the threshold at "
         "which it computes as many steps as the others.",
@@ -103,18 +107,19 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
 
 
 def _table(run: Run, num_steps: int) -> Iterator[str]:
-    yield "| strategy | value | computed | speed-up | PSNR dB | SSIM | colour | place | kind | kept KiB |"
-    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    yield "| strategy | value | computed | speed-up | captured | PSNR dB | SSIM | colour | place | kind | kept KiB |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for line in run.of(num_steps):
         right = " | ".join(f"{line[name]:.3f}" for name in ("colour", "place", "kind"))
         if line["strategy"] == "none":
-            yield f"| none | | {num_steps} | 1 | | | {right} | |"
+            yield f"| none | | {num_steps} | 1 | 1 | | | {right} | |"
             continue
-        timed = run.speed[_key(line)]
+        timed, captured = run.speed[_key(line)], run.captured.get(_key(line))
+        replayed = f"{captured['speed_up']:.2f}" if captured else ""
         yield (
             f"| {line['strategy']} | {line['value']:g} | {line['computed']:g} | {timed['speed_up']:.2f} "
-            f"({timed['least']:.2f} to {timed['most']:.2f}) | {line['psnr_db']:.2f} | {line['ssim']:.4f} | {right} "
-            f"| {timed['kept_bytes'] / 1024:g} |"
+            f"({timed['least']:.2f} to {timed['most']:.2f}) | {replayed} | {line['psnr_db']:.2f} | {line['ssim']:.4f} "
+            f"| {right} | {timed['kept_bytes'] / 1024:g} |"
         )
 
 
@@ -138,10 +143,12 @@ def _speeds(lines: Sequence[Line]) -> Iterator[str]:
     machine = next((line for line in lines if line["case"] == "machine"), None)
     if machine is None:
         return
+    captured = ", forward passes captured and replayed" if machine["captured"] else ""
     yield "## Real sizes"
     yield ""
     yield (
-        f"{machine['gpu'] or 'CPU'}, torch {machine['torch']}; random weights at the published sizes in bfloat16, one "
+        f"{machine['gpu'] or 'CPU'}, torch {machine['torch']}{captured}; "
+        "random weights at the published sizes in bfloat16, one "
         "request of 50 steps alone. What such a model draws means nothing, so that nothing is said of its likeness. "
         "Plans that would follow from a fitted profile are evenly spaced here. `computed step` is the time of one with "
         "FlexCache by that of one without, measured just before and after; `kept` is the most that was kept."

@@ -28,7 +28,9 @@ from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.cache import CacheRules, find_profile, resolve, supported
 from epe.families import FAMILIES
+from epe.graphs import CudaGraphs, Graphs
 from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer
+from epe.models.capturing import Capturable
 from epe.models.contract import Adapter, State
 from epe.models.reusing import kept_bytes
 from epe.transport.exchange import SoloExchange
@@ -93,13 +95,17 @@ def _resolved(strategy: Strategy, rules: CacheRules) -> Reuse:
     return reuse
 
 
-def measure(family: str, *, device: torch.device, tiny: bool, seconds: float) -> Iterator[dict[str, Any]]:
+def measure(
+    family: str, *, device: torch.device, tiny: bool, captured: bool, seconds: float
+) -> Iterator[dict[str, Any]]:
     """Stops to begin settings after so many seconds."""
     begin_s = time.perf_counter()
     factory = Factory(
         name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
     )
     adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
+    if captured and isinstance(adapter, Capturable):
+        adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
     begun = adapter.encode(_request(family, tiny=tiny))
     made_s = time.perf_counter() - begin_s
     _steps(adapter, begun, reuse=None, count=3)
@@ -188,6 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", default=list(FAMILIES_MEASURED))
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--captured", action="store_true", help="forward passes are captured and replayed")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of each family; settings after that are left out"
@@ -195,11 +202,12 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(args.device)
     gpu = torch.cuda.get_device_name(0) if device.type == "cuda" else None
-    print(
-        json.dumps({"case": "machine", "gpu": gpu, "torch": torch.__version__, "tiny": args.tiny}), flush=True
-    )
+    about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny, "captured": args.captured}
+    print(json.dumps({"case": "machine", **about}), flush=True)
     for family in args.families:
-        for line in measure(family, device=device, tiny=args.tiny, seconds=args.seconds):
+        for line in measure(
+            family, device=device, tiny=args.tiny, captured=args.captured, seconds=args.seconds
+        ):
             print(json.dumps(line), flush=True)
         gc.collect()
         if device.type == "cuda":

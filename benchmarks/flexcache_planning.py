@@ -112,8 +112,8 @@ def page(found: Sequence[str], *, num: int, num_seeds: int, command: str) -> str
             f"{WORLD} ranks of published costs on the simulator, Poisson arrivals of the mix `small`, {num} requests "
             f"of each of {num_seeds} seeds. A part of them computes every second step, evenly spaced; a deadline is "
             f"{DEADLINE:g} times what the request takes alone at best, and load counts what is computed. `elastic` "
-            "plans with the plan of each request, or as if every step were computed; both correct their costs by what leases "
-            "take. The gain is in points, with its standard error over the seeds.",
+            "plans with the plan of each request, or as if every step were computed; both correct their costs by what "
+            "leases take. The gain is in points, with its standard error over the seeds.",
             "",
             "| costs | cached | load | in time, aware % | unaware % | gain | latency, unaware by aware |",
             "|---|--:|--:|--:|--:|--:|--:|",

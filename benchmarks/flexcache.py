@@ -11,6 +11,7 @@ of the contact sheet. `benchmarks.flexcache_page` makes the page of them.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import platform
 import sys
@@ -93,6 +94,8 @@ QUICK = Plan(
 def main() -> None:
     args = _parser().parse_args()
     plan, out = QUICK if args.quick else FULL, args.output
+    if args.step_counts:
+        plan = dataclasses.replace(plan, step_counts=tuple(args.step_counts))
     out.mkdir(parents=True, exist_ok=True)
     # Before CUDA begins in this process, so that its children may be copies of it.
     with ProcessPoolExecutor(args.processes, mp_context=get_context("fork")) as judges:
@@ -307,6 +310,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--step-counts", type=int, nargs="+", help="instead of all")
     parser.add_argument("--profile", type=Path, help="instead of fitting one")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=2)

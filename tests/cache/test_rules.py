@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,18 @@ def test_magcache_computes_more_where_its_threshold_is_lower() -> None:
     counts = [len(computed(MagCache(threshold=value, max_skip_steps=9))) for value in (0.01, 0.05, 0.2, 1.0)]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
+
+
+def test_there_is_no_cliff_between_one_threshold_and_the_next() -> None:
+    """More steps are skipped only where each costs little: the error grows with the threshold, and not at a leap."""
+    from epe.cache.choosing import Errors
+
+    errors = Errors(made_up(), 20)
+    sweep = [computed(MagCache(threshold=0.02 * 1.2**power, max_skip_steps=4)) for power in range(20)]
+    found = [errors.of_lines(steps, 0.0) for steps in sweep]
+    assert len(sweep[-1]) < len(sweep[0])
+    assert max(found) < 0.02, "in parts of the way from noise to picture"
+    assert all(later >= 0.8 * earlier for earlier, later in pairwise(found))
 
 
 def test_published_tables_are_read_and_named(tmp_path: Path) -> None:

@@ -169,8 +169,33 @@ def test_broadcast_attention_gives_equal_bits_on_lanes_that_change_between_its_s
 def test_guidance_counts_with_caching_on(checkpoint: Path) -> None:
     """A cache that forgets the second branch draws the same picture whatever the scale."""
     (adapter,) = adapters_of(checkpoint, 1)
-    drawn = [
-        solo(adapter, cached(checkpoint, STATIC[0], guidance_scale=scale)).tensors["latents"]
-        for scale in (2.0, 6.0)
-    ]
-    assert float((drawn[0] - drawn[1]).abs().max()) > 1e-3
+    for strategy in (STATIC[0], TEA):
+        drawn = [
+            solo(adapter, cached(checkpoint, strategy, guidance_scale=scale)).tensors["latents"]
+            for scale in (2.0, 6.0)
+        ]
+        assert float((drawn[0] - drawn[1]).abs().max()) > 1e-3
+
+
+def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(checkpoint: Path) -> None:
+    """A cache that belongs to the model would still hold the other's."""
+    (adapter,) = adapters_of(checkpoint, 1)
+    request, other = cached(checkpoint, TEA), cached(checkpoint, TEA, id="other", height=112, width=128)
+    before = solo(adapter, request)
+    solo(adapter, other)
+    assert same(solo(adapter, request), before)
+
+
+@pytest.mark.parametrize("finding", [0, 1])
+def test_a_rank_does_what_the_head_of_its_lane_has_found(checkpoint: Path, finding: int) -> None:
+    """Ranks that decided alone would wait for each other for ever."""
+
+    class Follower(Solo):
+        def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
+            assert source == 0
+            return torch.full_like(tensor, finding)
+
+    (adapter,) = adapters_of(checkpoint, 1)
+    state = begun = adapter.encode(cached(checkpoint, TEA))
+    state = advance(adapter, state, Follower(), Split(), num_steps=STEPS)
+    assert num_computed(begun, state) == (STEPS if finding else 2)

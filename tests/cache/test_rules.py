@@ -116,7 +116,7 @@ def test_magcache_computes_more_where_its_threshold_is_lower() -> None:
 
 
 def test_there_is_no_cliff_between_one_threshold_and_the_next() -> None:
-    """More steps are skipped only where each costs little: the error grows with the threshold, and not at a leap."""
+    """The error grows with the threshold, within bounds and not at a leap. (For FreeCache it never falls: above.)"""
     from epe.cache.choosing import Errors
 
     errors = Errors(made_up(), 20)
@@ -124,7 +124,8 @@ def test_there_is_no_cliff_between_one_threshold_and_the_next() -> None:
     found = [errors.of_lines(steps, 0.0) for steps in sweep]
     assert len(sweep[-1]) < len(sweep[0])
     assert max(found) < 0.02, "in parts of the way from noise to picture"
-    assert all(later >= 0.8 * earlier for earlier, later in pairwise(found))
+    assert all(later < 5 * earlier for earlier, later in pairwise(found))
+    assert found[-1] > 5 * found[0]
 
 
 def test_published_tables_are_read_and_named(tmp_path: Path) -> None:

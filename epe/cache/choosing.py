@@ -32,27 +32,70 @@ class Errors:
         self.rho = profile.rho
         self.lengths = -np.diff(self.sigmas)
 
-    def of(self, rows: np.ndarray) -> float:
-        """`rows` are, weighed by their steps' lengths, what is used less what would have been computed."""
-        alone = float(np.einsum("ij,ij->", rows @ self.products, rows))
-        together = rows.sum(axis=0)
-        return (1 - self.rho) * alone + self.rho * float(together @ self.products @ together)
-
     def of_lines(self, computed: tuple[int, ...], pull: float) -> float:
         """That of FreeCache with these steps and coefficient."""
-        rows = np.zeros((self.num_steps, self.num_steps))
-        levels = np.asarray(self.sigmas)
-        anchors = (None, *computed, self.num_steps)
-        for before, last, end in zip(anchors, anchors[1:], anchors[2:], strict=False):
-            assert last is not None
-            steps = np.arange(last + 1, end or self.num_steps)
-            rows[steps, last] = 1.0
-            if before is not None and pull:
-                far = pull * (levels[steps] - levels[last]) / (levels[last] - levels[before])
-                rows[steps, last] += far
-                rows[steps, before] = -far
-            rows[steps, steps] -= 1.0
-        return self.of(rows * self.lengths[:, None])
+        gaps = _LineGaps(self, pull)
+        return float(self.of_sums(*gaps.total(computed)))
+
+    def of_sums(self, alone: np.ndarray | float, together: np.ndarray) -> np.ndarray:
+        """Of sums over rows: of their squared lengths, and (last dim) of themselves."""
+        squared = np.einsum("...i,ij,...j->...", together, self.products, together)
+        return np.asarray((1 - self.rho) * alone + self.rho * squared)
+
+
+class _LineGaps:
+    """What the steps between two computed ones give to the error of FreeCache with one coefficient: the sum of the
+    squared lengths of their errors, and the sum of their errors themselves. Of one plan and the next nearly all are the
+    same, so they are kept."""
+
+    def __init__(self, errors: Errors, pull: float) -> None:
+        self._errors = errors
+        self._pull = pull
+        self._levels = np.asarray(errors.sigmas)
+        self._known: dict[tuple[int | None, int, int], tuple[float, np.ndarray]] = {}
+
+    def total(self, computed: tuple[int, ...]) -> tuple[float, np.ndarray]:
+        """Of all gaps of a plan."""
+        parts = [self._gap(*gap) for gap in self._gaps(computed, range(len(computed)))]
+        return sum(alone for alone, _ in parts), np.sum([together for _, together in parts], axis=0)
+
+    def without(self, computed: tuple[int, ...], places: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The totals of plans that lack one of `computed` each, that at one of `places` (0 is never among them)."""
+        alone, together = self.total(computed)
+        alones, togethers = [], []
+        for place in places:
+            fewer = computed[:place] + computed[place + 1 :]
+            old = self._gaps(computed, range(place - 1, min(place + 2, len(computed))))
+            new = self._gaps(fewer, range(place - 1, min(place + 1, len(fewer))))
+            parts = [(1, self._gap(*gap)) for gap in new] + [(-1, self._gap(*gap)) for gap in old]
+            alones.append(alone + sum(sign * part[0] for sign, part in parts))
+            togethers.append(together + sum(sign * part[1] for sign, part in parts))
+        return np.array(alones), np.array(togethers)
+
+    def _gaps(self, computed: tuple[int, ...], places: range) -> list[tuple[int | None, int, int]]:
+        """(computed step before, computed step, end) of the gaps behind those at `places`."""
+        ends = (*computed, self._errors.num_steps)
+        return [(ends[place - 1] if place else None, ends[place], ends[place + 1]) for place in places]
+
+    def _gap(self, before: int | None, last: int, end: int) -> tuple[float, np.ndarray]:
+        key = (before, last, end)
+        if key not in self._known:
+            rows = self._rows(before, last, np.arange(last + 1, end))
+            alone = float(np.einsum("ij,ij->", rows @ self._errors.products, rows))
+            self._known[key] = alone, rows.sum(axis=0)
+        return self._known[key]
+
+    def _rows(self, before: int | None, last: int, steps: np.ndarray) -> np.ndarray:
+        """What stands for the velocity of each step less what it would have been, by the length of the step."""
+        places, levels = np.arange(len(steps)), self._levels
+        rows = np.zeros((len(steps), self._errors.num_steps))
+        rows[:, last] = 1.0
+        if before is not None and self._pull:
+            far = self._pull * (levels[steps] - levels[last]) / (levels[last] - levels[before])
+            rows[:, last] += far
+            rows[:, before] = -far
+        rows[places, steps] -= 1.0
+        return np.asarray(rows * self._errors.lengths[steps, None])
 
 
 @lru_cache(maxsize=64)
@@ -73,12 +116,14 @@ def free_choices(profile: Profile, num_steps: int, always: frozenset[int]) -> tu
 
 
 def _given_up(errors: Errors, pull: float, always: frozenset[int]) -> list[tuple[tuple[int, ...], float]]:
-    kept = tuple(range(errors.num_steps))
+    """Plans of ever fewer steps, each without the one that is missed least; and their errors."""
+    gaps, kept = _LineGaps(errors, pull), tuple(range(errors.num_steps))
     found = [(kept, 0.0)]
-    while len(kept) > len(always):
-        fewer = [tuple(each for each in kept if each != step) for step in kept if step not in always]
-        error, kept = min((errors.of_lines(each, pull), each) for each in fewer)
-        found.append((kept, error))
+    while places := [place for place, step in enumerate(kept) if step not in always]:
+        without = errors.of_sums(*gaps.without(kept, places))
+        place = places[int(np.argmin(without))]
+        kept = kept[:place] + kept[place + 1 :]
+        found.append((kept, float(without.min())))
     return found
 
 

@@ -27,6 +27,8 @@ from epe.messages.caching import (
 
 # Few steps are far apart: what a default would skip there would show.
 FEW_STEPS = 8
+# To choose among the plans of more steps would take many seconds.
+MAX_PLANNED = 100
 NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 
@@ -120,11 +122,11 @@ def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
         case TeaCache():
             return _teacache(asked, rules, always)
         case MeanCache():
-            return _meancache(asked, _with_gram(asked, rules), num_steps, always)
+            return _meancache(asked, _with_gram(asked, rules, num_steps), num_steps, always)
         case Pab():
             return _pab(asked, rules.attention, num_steps)
         case FreeCache():
-            return _freecache(asked, _with_gram(asked, rules), num_steps, always)
+            return _freecache(asked, _with_gram(asked, rules, num_steps), num_steps, always)
 
 
 def _magcache(asked: MagCache, rules: CacheRules, num_steps: int, always: frozenset[int]) -> Reuse:
@@ -191,8 +193,10 @@ def _within(asked: int, name: str, num_steps: int, always: frozenset[int]) -> in
     return asked
 
 
-def _with_gram(asked: ActiveStrategy, rules: CacheRules) -> Profile:
+def _with_gram(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Profile:
     profile = rules.profile
+    if num_steps > MAX_PLANNED:
+        raise Unsupported(f"{name_of(asked)} plans up to {MAX_PLANNED} steps; {num_steps} are too many")
     if profile is None or not profile.gram:
         raise _unknown(asked, rules)
     return profile

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +19,8 @@ from epe.server.service import Service
 
 _NAMES = {"num_steps": "num_inference_steps", "deadline_s": "deadline_ms"}
 _NAMES_OF_SIZE = _NAMES | {"height": "size", "width": "size"}
+Resolved = TypeVar("Resolved")
+
 _WITHOUT_EFFECT = ("quality", "style", "background", "moderation", "safety_identifier")
 
 
@@ -63,6 +67,12 @@ class ImageBody(PlanBody, frozen=True, kw_only=True, forbid_unknown_fields=True)
     background: str | None = None
     moderation: str | None = None
     safety_identifier: str | None = None
+
+
+async def resolved(body: WorkBody, service: Service, resolve: Callable[[], Resolved]) -> Resolved:
+    """What `resolve` makes of the body. A plan of FlexCache takes up to a second, in which the loop must not stop."""
+    needs_plan = body.cache is not None or service.cache_rules.default is not None
+    return await asyncio.to_thread(resolve) if needs_plan else resolve()
 
 
 def to_requests(

@@ -159,6 +159,12 @@ def test_a_budget_that_cannot_be_kept_is_refused(strategy: Strategy, message: st
         resolve(strategy, FITTED, num_steps=20)
 
 
+def test_what_would_take_too_long_to_plan_is_refused() -> None:
+    for strategy in (FreeCache(fresh_budget=50), MeanCache(fresh_steps=50)):
+        with pytest.raises(Unsupported, match="plans up to 100 steps; 101 are too many"):
+            resolve(strategy, FITTED, num_steps=101)
+
+
 def test_a_service_limits_what_requests_may_have() -> None:
     strict = CacheRules(profile=made_up(), allowed=("taylorseer",), least_computed=0.5, max_bytes=2**20)
     with pytest.raises(Unsupported, match="not allowed by this service; allowed are taylorseer"):

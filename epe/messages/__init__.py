@@ -2,7 +2,6 @@
 
 from epe.messages.caching import (
     ActiveStrategy,
-    AttentionKind,
     FreeCache,
     MagCache,
     MeanCache,
@@ -111,7 +110,6 @@ __all__ = [
     "Admitted",
     "Again",
     "Artifact",
-    "AttentionKind",
     "CacheAccount",
     "Cancel",
     "Checkpoint",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from epe.messages import AttentionKind
+from epe.families import AttentionKind
 
 Kinds = frozenset[AttentionKind]
 NOTHING: Kinds = frozenset()

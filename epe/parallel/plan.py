@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from epe.errors import StartFailed
-from epe.messages import AttentionKind
+from epe.families import AttentionKind
 
 # The path of the model itself.
 MODEL = ""

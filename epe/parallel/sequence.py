@@ -16,8 +16,8 @@ import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
+from epe.families import AttentionKind
 from epe.graphs import Graphs
-from epe.messages import AttentionKind
 from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
 from epe.parallel.broadcast import Broadcast

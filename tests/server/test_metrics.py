@@ -72,8 +72,8 @@ def test_hits_and_misses_of_flexcache_are_counted_by_strategy():
     reuse = Reuse(strategy=MagCache(), computed=(0, 1, 5, 11))
     page = drawn(replace(request("a", steps=12), reuse=reuse), request("b", steps=9))
     assert page["epe_cache_steps"] == {
-        ("epe_cache_steps_total", "magcache", "hit"): 8.0,
-        ("epe_cache_steps_total", "magcache", "miss"): 4.0,
+        ("epe_cache_steps_total", "hit", "magcache"): 8.0,
+        ("epe_cache_steps_total", "miss", "magcache"): 4.0,
     }
     assert page["epe_cache_request_bytes"][("epe_cache_request_bytes_count",)] == 1
 

@@ -27,7 +27,7 @@ from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
-from epe.runtime.palette import fit_palette
+from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
@@ -142,7 +142,7 @@ def _load(
         plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
         graphs=graphs,
     )
-    palette = fit_palette(adapter) if fits_palette else None
+    palette = palette_of(adapter) if fits_palette else None
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
         return adapter, SoloLanes(), palette

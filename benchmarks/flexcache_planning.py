@@ -113,7 +113,8 @@ def page(found: Sequence[str], *, num: int, num_seeds: int, command: str) -> str
             f"of each of {num_seeds} seeds. A part of them computes every second step, evenly spaced; a deadline is "
             f"{DEADLINE:g} times what the request takes alone at best, and load counts what is computed. `elastic` "
             "plans with the plan of each request, or as if every step were computed; both correct their costs by what "
-            "leases take. The gain is in points, with its standard error over the seeds.",
+            "leases take. The gain is in points, with its standard error over the seeds. A planner that can keep a "
+            "deadline lets others wait for it, so that the mean latency may grow while more requests are in time.",
             "",
             "| costs | cached | load | in time, aware % | unaware % | gain | latency, unaware by aware |",
             "|---|--:|--:|--:|--:|--:|--:|",

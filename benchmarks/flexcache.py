@@ -45,7 +45,7 @@ from epe.transport.exchange import SoloExchange
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from demo_model.captions import full_caption
-from demo_model.evaluate import ORACLE_SCENES, prompts, score
+from demo_model.evaluate import prompts, score
 from demo_model.oracle import Oracle, calibrate, find_things
 from demo_model.scenes import Scene, draw_scene
 
@@ -76,7 +76,7 @@ FULL = Plan(
     batch=100,
     side=256,
     rounds=3,
-    oracle_scenes=ORACLE_SCENES,
+    oracle_scenes=1000,
 )
 QUICK = Plan(
     step_counts=(8,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
@@ -11,8 +12,8 @@ from msgspec.structs import replace
 
 from epe.cache import CacheRules, Profile, resolve
 from epe.cache.fitting import Trajectory, fit
-from epe.messages import FreeCache, Request, Split
-from epe.models.contract import LATENTS, Adapter, State
+from epe.messages import FreeCache, Request, Reuse, Split
+from epe.models.contract import LATENTS, BatchAdapter, State
 from epe.models.reusing import Denoiser
 from epe.transport.exchange import SoloExchange
 
@@ -25,8 +26,16 @@ Tell = Callable[[str], None]
 
 
 @runtime_checkable
-class Drawer(Adapter, Denoiser, Protocol):
+class Drawer(BatchAdapter, Denoiser, Protocol):
     """A model whose steps are made of velocities, as those of all families here are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A request before its first step, and the latents that it ends with when every step is computed."""
+
+    begun: State
+    end: torch.Tensor
 
 
 def fit_profile(
@@ -39,19 +48,22 @@ def fit_profile(
     batch: int = 1,
     tell: Tell = lambda line: None,
 ) -> Profile:
-    """The profile of a model from requests of one size and number of steps; the first `num_tried` are drawn with
-    FreeCache too, to find out how errors add up."""
-    trajectories, ends = [], []
-    for number, (trajectory, end) in enumerate(_measured(adapter, requests, batch=batch), start=1):
-        trajectories.append(trajectory)
-        ends.append(end)
-        tell(f"drew {number} of {len(requests)} whole trajectories")
+    """The profile of a model from requests of one size and number of steps, `batch` of which are drawn at once; the
+    first `num_tried` are drawn with FreeCache too, to find out how errors add up."""
+    trajectories: list[Trajectory] = []
+    drawn: list[Drawn] = []
+    for start in range(0, len(requests), batch):
+        for trajectory, whole in _measured(adapter, requests[start : start + batch]):
+            trajectories.append(trajectory)
+            drawn.append(whole)
+        tell(f"drew {len(drawn)} of {len(requests)} whole trajectories")
     sigmas = adapter.sigmas(requests[0])
     profile = fit(trajectories, sigmas=sigmas, model=model, family=adapter.family.name, source=source)
-    tried = list(zip(requests[:num_tried], ends, strict=False))
+    tried = drawn[:num_tried]
+    groups = [tried[start : start + batch] for start in range(0, len(tried), batch)]
     return min(
         (replace(profile, rho=rho) for rho in RHOS),
-        key=lambda each: _told(_error(adapter, each, tried), each, tell),
+        key=lambda each: _told(_error(adapter, each, groups), each, tell),
     )
 
 
@@ -60,22 +72,20 @@ def _told(error: float, profile: Profile, tell: Tell) -> float:
     return error
 
 
-def _measured(
-    adapter: Drawer, requests: Sequence[Request], *, batch: int
-) -> Iterator[tuple[Trajectory, torch.Tensor]]:
-    """What was measured of each request, and its last latents."""
-    for start in range(0, len(requests), batch):
-        states = [adapter.encode(request) for request in requests[start : start + batch]]
-        velocities: list[list[torch.Tensor]] = [[] for _ in states]
-        latents: list[list[torch.Tensor]] = [[] for _ in states]
-        while states[0].step < states[0].request.num_steps:
-            made = adapter.velocities(states, SoloExchange(), Split())
-            for place, (state, velocity) in enumerate(zip(states, made, strict=True)):
-                velocities[place].append(velocity.float().flatten())
-                latents[place].append(state.tensors[LATENTS].float().flatten())
-            states = [adapter.advanced(*each) for each in zip(states, made, strict=True)]
-        for place, state in enumerate(states):
-            yield _trajectory(velocities[place], latents[place]), state.tensors[LATENTS]
+def _measured(adapter: Drawer, requests: Sequence[Request]) -> Iterator[tuple[Trajectory, Drawn]]:
+    """What was measured of each of a batch, and what was drawn."""
+    states = begun = [adapter.encode(request) for request in requests]
+    velocities: list[list[torch.Tensor]] = [[] for _ in states]
+    latents: list[list[torch.Tensor]] = [[] for _ in states]
+    while states[0].step < states[0].request.num_steps:
+        made = adapter.velocities(states, SoloExchange(), Split())
+        for place, (state, velocity) in enumerate(zip(states, made, strict=True)):
+            velocities[place].append(velocity.float().flatten())
+            latents[place].append(state.tensors[LATENTS].float().flatten())
+        states = [adapter.advanced(*each) for each in zip(states, made, strict=True)]
+    for place, state in enumerate(states):
+        whole = Drawn(begun[place], state.tensors[LATENTS])
+        yield _trajectory(velocities[place], latents[place]), whole
 
 
 def _trajectory(velocities: list[torch.Tensor], latents: list[torch.Tensor]) -> Trajectory:
@@ -93,21 +103,24 @@ def _changes(tensors: list[torch.Tensor]) -> tuple[float, ...]:
     )
 
 
-def _error(adapter: Drawer, profile: Profile, tried: Sequence[tuple[Request, torch.Tensor]]) -> float:
+def _error(adapter: Drawer, profile: Profile, groups: Sequence[Sequence[Drawn]]) -> float:
     """How far the latents end from those without FlexCache, in parts of their size, in the mean."""
     errors = []
-    for request, end in tried:
+    for group in groups:
+        num_steps = group[0].begun.request.num_steps
         for part in TRIED:
-            budget = FreeCache(fresh_budget=max(2, round(part * request.num_steps)), few_steps=True)
-            reuse = resolve(budget, CacheRules(profile=profile), num_steps=request.num_steps)
-            latents = drawn(adapter, replace(request, reuse=reuse)).tensors[LATENTS]
-            errors.append(float((latents.float() - end.float()).norm() / end.float().norm()))
+            budget = FreeCache(fresh_budget=max(2, round(part * num_steps)), few_steps=True)
+            reuse = resolve(budget, CacheRules(profile=profile), num_steps=num_steps)
+            ends = _ends(adapter, [each.begun for each in group], reuse)
+            errors += [
+                float((end.float() - each.end.float()).norm() / each.end.float().norm())
+                for end, each in zip(ends, group, strict=True)
+            ]
     return sum(errors) / len(errors)
 
 
-def drawn(adapter: Adapter, request: Request) -> State:
-    """The finished state on a lane of one."""
-    state = adapter.encode(request)
-    while state.step < request.num_steps:
-        state = adapter.step(state, SoloExchange(), Split())
-    return state
+def _ends(adapter: Drawer, begun: Sequence[State], reuse: Reuse | None) -> list[torch.Tensor]:
+    states = [State(replace(each.request, reuse=reuse), 0, each.tensors) for each in begun]
+    while states[0].step < states[0].request.num_steps:
+        states = adapter.step_together(states, SoloExchange(), Split())
+    return [state.tensors[LATENTS] for state in states]

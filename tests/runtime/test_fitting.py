@@ -11,8 +11,9 @@ from epe.cache import CacheRules, Unsupported, find_profile, read_profile, resol
 from epe.cli.main import run
 from epe.messages import FreeCache, MagCache, MeanCache, TeaCache
 from epe.models.catalog import load_adapter, make_tiny
-from epe.runtime.fitting import drawn, fit_profile
+from epe.runtime.fitting import fit_profile
 from tests.models.every_family import make_request
+from tests.models.trajectories import solo
 
 STRATEGIES = (MagCache(), MeanCache(fresh_steps=5), TeaCache(), FreeCache(fresh_budget=5))
 
@@ -78,12 +79,12 @@ def test_what_a_profile_says_of_the_model_is_what_the_model_does(checkpoint: Pat
     adapter = load_adapter("zimage", checkpoint, device=torch.device("cpu"))
     request = make_request(checkpoint, num_steps=10, height=96, width=112, prompt="a cat")
     profile = fit_profile(adapter, [request], model="tiny", source="a test", num_tried=1)  # type: ignore[arg-type]
-    whole = drawn(adapter, request).tensors["latents"]
+    whole = solo(adapter, request).tensors["latents"]
     away = []
     for budget in (8, 5, 3):
         reuse = resolve(FreeCache(fresh_budget=budget), CacheRules(profile=profile), num_steps=10)
         cached = make_request(checkpoint, num_steps=10, height=96, width=112, prompt="a cat", reuse=reuse)
-        latents = drawn(adapter, cached).tensors["latents"]
+        latents = solo(adapter, cached).tensors["latents"]
         away.append(float((latents - whole).norm() / whole.norm()))
     assert away[0] < away[1] < away[2] < 0.6
 

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from benchmarks.flexcache_settings import Setting, settings
+from benchmarks.flexcache_settings import FULL, QUICK, Plan, Setting, settings
 from benchmarks.likeness import psnr, ssim
 from epe.cache import Profile, num_records, read_profile
 from epe.config.demo import DEFAULTS, model_folder
@@ -50,45 +50,6 @@ from demo_model.oracle import Oracle, calibrate, find_things
 from demo_model.scenes import Scene, draw_scene
 
 NUM_SHOWN = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How much is drawn: `step_counts` of requests, how many fitting and held-out prompts, seeds of each."""
-
-    step_counts: tuple[int, ...]
-    num_fitting: int
-    fitting_steps: int
-    num_prompts: int
-    num_seeds: int
-    batch: int
-    side: int
-    rounds: int
-    oracle_scenes: int
-
-
-FULL = Plan(
-    step_counts=(50, 20),
-    num_fitting=40,
-    fitting_steps=50,
-    num_prompts=100,
-    num_seeds=2,
-    batch=100,
-    side=256,
-    rounds=3,
-    oracle_scenes=1000,
-)
-QUICK = Plan(
-    step_counts=(8,),
-    num_fitting=2,
-    fitting_steps=8,
-    num_prompts=2,
-    num_seeds=1,
-    batch=2,
-    side=128,
-    rounds=1,
-    oracle_scenes=60,
-)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Which settings of FlexCache are compared, and evenly spaced steps to compare them with."""
+"""How much is drawn, which settings of FlexCache are compared, and evenly spaced steps to compare them with."""
 
 from __future__ import annotations
 
@@ -24,6 +24,45 @@ CHANGES = (0.1, 0.2, 0.4, 0.6)
 # MagCache's two knobs, tried until it computes as few steps as asked for.
 _THRESHOLDS = tuple(0.01 * 1.15**power for power in range(60))
 _SKIPS = (2, 3, 4, 6, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is drawn: `step_counts` of requests, how many fitting and held-out prompts, seeds of each."""
+
+    step_counts: tuple[int, ...]
+    num_fitting: int
+    fitting_steps: int
+    num_prompts: int
+    num_seeds: int
+    batch: int
+    side: int
+    rounds: int
+    oracle_scenes: int
+
+
+FULL = Plan(
+    step_counts=(50, 20),
+    num_fitting=40,
+    fitting_steps=50,
+    num_prompts=100,
+    num_seeds=2,
+    batch=100,
+    side=256,
+    rounds=3,
+    oracle_scenes=1000,
+)
+QUICK = Plan(
+    step_counts=(8,),
+    num_fitting=2,
+    fitting_steps=8,
+    num_prompts=2,
+    num_seeds=1,
+    batch=2,
+    side=128,
+    rounds=1,
+    oracle_scenes=60,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from epe.transport.exchange import Exchange
 from epe.vae.bands import Bands, bands_of
 from epe.vae.canvas import Canvas, Here
-from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm
+from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm, lay_out_weights
 from epe.vae.seam import kind_of, why_not_modules
 
 # Whole frames at a time: (canvas, the model, latents after its first convolution of single pixels).
@@ -54,6 +54,7 @@ def decode(
     )
     if busy is None:
         return None
+    lay_out_weights(vae.decoder)
     canvas = Canvas(bands, busy, device=latents.device, home=home)
     return _DECODERS[kind_of(vae)](canvas, vae, latents)
 
@@ -86,6 +87,9 @@ def _residual(canvas: Canvas, layer: Here, block: Any) -> Here:
     inner = convolution(canvas, inner, block.conv2, before=second)
     if block.conv_shortcut is not None:
         layer = convolution(canvas, layer, block.conv_shortcut)
+    # Divided by one, values stay what they are.
+    if block.output_scale_factor == 1.0:
+        return canvas.each(torch.add, layer, inner)
     return canvas.each(lambda one, other: (one + other) / block.output_scale_factor, layer, inner)
 
 

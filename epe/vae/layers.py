@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import nn
@@ -22,6 +22,13 @@ FUSED_DEPTH = 256
 def reach(conv: nn.Conv2d | nn.Conv3d) -> int:
     """Rows beyond its own that a row of the output sees, on each side."""
     return conv.dilation[-2] * (conv.kernel_size[-2] - 1) // 2
+
+
+def lay_out_weights(decoder: nn.Module) -> None:
+    """Let weights lie in memory as the bands do: each convolution would turn them over anew. Values stay."""
+    for weight in decoder.parameters():
+        if not weight.is_contiguous(memory_format=layout_of(weight)):
+            weight.data = weight.data.contiguous(memory_format=layout_of(weight))
 
 
 def convolution(
@@ -134,12 +141,18 @@ def _merged(canvas: Canvas, layer: Here, num_groups: int) -> tuple[torch.Tensor,
     """Mean and variance of each group over the whole picture (Chan, Golub and LeVeque, 1983): of channels and bands,
     each with as many values as its band has rows."""
     moments = canvas.gather_one_each(canvas.each(_of_channels, layer))
-    rows = torch.tensor(canvas.rows, dtype=moments.dtype).to(moments.device, non_blocking=True)
-    share = (rows / rows.sum())[:, None, None]
+    share = _shares(canvas.rows, moments.dtype, moments.device)
     means, variances = moments.unflatten(-1, (num_groups, -1)).unbind(dim=1)
     mean = (share * means).sum(dim=0).mean(dim=-1)
     apart = (means - mean[:, None]) ** 2
     return mean, (share * (variances + apart)).sum(dim=0).mean(dim=-1)
+
+
+@lru_cache(maxsize=256)
+def _shares(rows: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """What part of the picture each band is, (bands, 1, 1)."""
+    counts = torch.tensor(rows, dtype=dtype)
+    return (counts / counts.sum()).to(device)[:, None, None]
 
 
 def _of_channels(band: torch.Tensor) -> torch.Tensor:

@@ -22,17 +22,18 @@ import torch
 
 from benchmarks.real_sizes import MODELS
 from benchmarks.vaep import DECODERS
+from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Lane
 from epe.models.decoding import decoded
 from epe.transport.exchange import Exchange, SoloExchange
 from epe.vae import bands_of, decode
+from tests.graphs.tape import TapeDevice
 from tests.world import RankContext, RankFailed, World
 
 ROUNDS = 7
 LANE_LIMIT_S = 90.0
-# Below what the whole decode of a picture of 4096 x 4096 needs, and above what bands do.
-CAP_GIB = 12.0
-LARGE_ROWS = 512
+# (latent rows and columns, GiB): less than the whole decode needs, with enough for bands on the device, and without.
+CAPS = ((512, 26.0), (256, 4.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,32 +83,33 @@ def alone(case: Case) -> dict[str, Any]:
     """Times in turn of diffusers' decode and of one rank in bands, and the most memory of each above the weights."""
     vae = case.vae()
     latents = case.latents(vae)
-    ways = {"whole": lambda: whole(vae, latents), "bands": lambda: _in_bands(vae, latents)}
+    graphs = _graphs(case)
+    ways = {
+        "whole": lambda: whole(vae, latents),
+        "bands": lambda: _in_bands(vae, latents),
+        "captured": lambda: _captured(vae, latents, graphs),
+    }
+    if case.num_frames > 1:
+        del ways["captured"]  # Videos are decoded as they are.
     line: dict[str, Any] = {"bands": len(bands_of(case.rows))}
     given = {}
     for name, way in ways.items():
         given[name], line[f"{name}_peak_mib"] = _peak(case.device, way)
         way()
+        way()
     line |= _difference(given["bands"], given["whole"])
+    if "captured" in ways:
+        line["captured_equals_bands"] = torch.equal(ways["captured"](), given["bands"])
+        line["graphs"] = asdict(graphs.statistics)
     laps: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, way in ways.items():
             laps[name].append(_seconds(case.device, way))
-    _channels_last(vae)
-    line["bands_channels_last_ms"] = round(
-        1e3 * median(_seconds(case.device, ways["bands"]) for _ in range(ROUNDS + 2)), 2
-    )
-    ratios = sorted(ours / theirs for ours, theirs in zip(laps["bands"], laps["whole"], strict=True))
     line |= {f"{name}_ms": round(1e3 * median(each), 2) for name, each in laps.items()}
-    return line | {"ratio": [round(ratio, 3) for ratio in (median(ratios), ratios[0], ratios[-1])]}
-
-
-def _channels_last(vae: Any) -> None:
-    """The weights as convolutions on a GPU want them."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    for weight in vae.decoder.parameters():
-        if layout := formats.get(weight.ndim):
-            weight.data = weight.data.contiguous(memory_format=layout)
+    for name in set(ways) - {"whole"}:
+        ratios = sorted(ours / theirs for ours, theirs in zip(laps[name], laps["whole"], strict=True))
+        line[f"{name}_ratio"] = [round(ratio, 3) for ratio in (median(ratios), ratios[0], ratios[-1])]
+    return line
 
 
 def profiled(case: Case) -> dict[str, Any]:
@@ -133,6 +135,17 @@ def profiled(case: Case) -> dict[str, Any]:
 def whole(vae: Any, latents: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
         return vae.decode(latents, return_dict=False)[0]  # type: ignore[no-any-return]
+
+
+def _graphs(case: Case) -> Graphs:
+    if case.device == "cpu":
+        return Graphs(TapeDevice(), budget_bytes=2**40)
+    return Graphs(CudaGraphs(torch.device("cuda", 0)), budget_bytes=2**35)
+
+
+def _captured(vae: Any, latents: torch.Tensor, graphs: Graphs) -> torch.Tensor | None:
+    with torch.inference_mode():
+        return decoded(vae, latents, SoloExchange(), graphs=graphs)
 
 
 def _in_bands(vae: Any, latents: torch.Tensor, exchange: Exchange | None = None) -> torch.Tensor | None:
@@ -177,16 +190,16 @@ def _difference(ours: torch.Tensor, expected: torch.Tensor) -> dict[str, Any]:
 # -- little memory -------------------------------------------------------------------------------------------
 
 
-def capped(case: Case) -> dict[str, Any]:
-    """A picture for which the whole decode has no memory, decoded by a rank alone in bands that rest on the host; and
-    the same in bands without a cap."""
+def capped(case: Case, cap_gib: float) -> dict[str, Any]:
+    """A picture for which the whole decode has no memory, decoded by a rank alone, band after band; and the same
+    without a cap."""
     vae = case.vae()
     latents = case.latents(vae)
     total = torch.cuda.get_device_properties(0).total_memory
     free_rein, peak = _peak(case.device, lambda: _in_bands(vae, latents))
-    line: dict[str, Any] = {"cap_gib": CAP_GIB, "bands_uncapped_peak_mib": peak}
+    line: dict[str, Any] = {"cap_gib": cap_gib, "bands_uncapped_peak_mib": peak}
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(CAP_GIB * 2**30 / total)
+    torch.cuda.set_per_process_memory_fraction(cap_gib * 2**30 / total)
     try:
         whole(vae, latents)
         line["whole"] = "had enough memory"
@@ -200,7 +213,6 @@ def capped(case: Case) -> dict[str, Any]:
     torch.cuda.set_per_process_memory_fraction(1.0)
     line["equals_uncapped"] = torch.equal(drawn, free_rein)
     del drawn
-    line["whole_uncapped"], line["whole_uncapped_peak_mib"] = None, None
     expected, line["whole_uncapped_peak_mib"] = _peak(case.device, lambda: whole(vae, latents))
     line["whole_uncapped"] = _difference(free_rein, expected)
     return line
@@ -248,7 +260,7 @@ def attempt(name: str, case: Case, work: Callable[[], dict[str, Any]], **more: A
     begin_s = time.monotonic()
     try:
         given = work()
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         given = {"error": f"{type(error).__name__}: {error}"[:400]}
     took = {"took_s": round(time.monotonic() - begin_s, 1)}
     print(json.dumps({"case": name, **asdict(case), **more, **given, **took}), flush=True)
@@ -275,8 +287,9 @@ def main() -> None:
         if arguments.profile:
             attempt("profile", case, lambda: profiled(case))  # noqa: B023 (runs now)
     if arguments.device == "cuda":
-        large = Case(decoder="AutoencoderKL", rows=LARGE_ROWS, columns=LARGE_ROWS)
-        attempt("capped", large, lambda: capped(large))
+        for side, cap_gib in CAPS:
+            large = Case(decoder="AutoencoderKL", rows=side, columns=side)
+            attempt("capped", large, lambda: capped(large, cap_gib))  # noqa: B023 (runs now)
     world = World(4)
     for case in every:
         for width in (2, 4):

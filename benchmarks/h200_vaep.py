@@ -25,6 +25,7 @@ from benchmarks.vaep import DECODERS
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Lane
 from epe.models.decoding import decoded
+from epe.telemetry.log import configure
 from epe.transport.exchange import Exchange, SoloExchange
 from epe.vae import bands_of, decode
 from tests.graphs.tape import TapeDevice
@@ -277,6 +278,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small decoders of the same shape")
     parser.add_argument("--profile", action="store_true", help="say which kernels take the time")
     arguments = parser.parse_args()
+    configure(json=True, level="warning")
     every = list(cases(arguments.device, tiny=arguments.tiny))
     about = {"torch": torch.__version__, "device": arguments.device}
     if arguments.device == "cuda":

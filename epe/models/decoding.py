@@ -31,7 +31,7 @@ def decoded(
     try:
         if graphs is None:
             return bands.decode(vae, latents, exchange)
-        return graphs.run(partial(_in_bands, vae), exchange, (latents,), {"of": "decode"})  # type: ignore[no-any-return]
+        return graphs.run(partial(_in_bands, vae), exchange, (latents,), {"of": "decode"})
     except torch.OutOfMemoryError:
         if exchange.width > 1:
             raise

@@ -25,7 +25,7 @@ class Offer:
         token = _PREFIX + secrets.token_hex(16)
         self._descriptor = os.memfd_create(token)
         try:
-            _write(self._descriptor, memoryview(np.ascontiguousarray(array)).cast("B"))
+            _write(self._descriptor, memoryview(np.ascontiguousarray(array).data).cast("B"))
         except OSError:
             self.close()
             raise

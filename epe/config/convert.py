@@ -108,8 +108,8 @@ def _choices(struct: type[Struct], path: str, value: object) -> tuple[object, ..
 
 
 def _struct_at(struct: type[Struct], path: str, value: object) -> type[Struct]:
-    """The struct at a path such as `faults[1]`, of several the one that the tag in `value` names; the one that is nearest
-    above where there is none."""
+    """The struct at a path such as `faults[1]`, of several the one that the tag in `value` names; the one that is
+    nearest above where there is none."""
     here, place = struct, ""
     for key in re.findall(r"[^.\[\]]+", re.sub(r"\[\d+\]", "", path)):
         place = f"{place}.{key}".lstrip(".")

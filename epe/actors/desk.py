@@ -155,6 +155,12 @@ class Desk(Actor):
         """Ask the planner to end a request; nothing happens if it has ended already."""
         self.ref(self.directory.planner).tell(Cancel(request_id=request_id))
 
+    async def end(self, request_id: str) -> None:
+        """Cancel a request, whoever has submitted it, and wait until it has ended; raises nothing, whatever its end."""
+        if entry := self.entries.get(request_id):
+            self.cancel(request_id)
+            await asyncio.wait({entry.ending})
+
     async def status(self) -> Status:
         """The service as the planner sees it."""
         status: Status = await self.ref(self.directory.planner).ask(Inspect(), timeout_s=ASK_TIMEOUT_S)
@@ -190,14 +196,21 @@ class Desk(Actor):
 
     def requests(self) -> Iterator[Live]:
         """The requests that were taken and have not ended, in the order in which they came."""
-        for entry in self.entries.values():
-            if entry.accepted is not None:
-                yield Live(
-                    request=entry.request,
-                    accepted=entry.accepted,
-                    arrived_at=entry.arrived_at,
-                    progress=entry.progress,
-                )
+        for request_id in self.entries:
+            if (live := self.find(request_id)) is not None:
+                yield live
+
+    def find(self, request_id: str) -> Live | None:
+        """A request that was taken and has not ended."""
+        entry = self.entries.get(request_id)
+        if entry is None or entry.accepted is None:
+            return None
+        return Live(
+            request=entry.request,
+            accepted=entry.accepted,
+            arrived_at=entry.arrived_at,
+            progress=entry.progress,
+        )
 
     def listen(self, listener: Listener) -> None:
         """Have `listener` called with all that goes on from now on; it must not raise, nor take long."""

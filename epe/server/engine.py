@@ -44,5 +44,11 @@ class Engine(Draws, Protocol):
     def requests(self) -> Iterable[Live]:
         """The requests that were taken and have not ended, in the order in which they came."""
 
+    def find(self, request_id: str) -> Live | None:
+        """One of these."""
+
+    async def end(self, request_id: str) -> None:
+        """Cancel one of these, whoever has submitted it, and wait for its end; without effect if it has ended."""
+
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Have `listener` called with all that goes on; it does not raise, and takes no time."""

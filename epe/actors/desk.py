@@ -44,6 +44,8 @@ from epe.messages import (
 from epe.transport.link import Parcel
 
 ASK_TIMEOUT_S = 30.0
+# Previews of a video, for whoever asks for one while it is drawn.
+NUM_VIDEO_PREVIEWS = 3
 
 Watcher = Callable[[Progress], None]
 PreviewWatcher = Callable[[Preview], None]
@@ -86,6 +88,7 @@ class _Entry:
         self.arrived_at = arrived_at
         self.accepted: Accepted | None = None
         self.progress: Progress | None = None
+        self.preview: Preview | None = None
         self.artifact: Artifact | None = None
         self.pixels: Any = None
 
@@ -133,8 +136,7 @@ class Desk(Actor):
         if state is not None:
             # The planner knows of the request before it hears of the state: it is asked before anything else can run.
             self.ref(self.directory.checkpoints).tell(state)
-        if self.previews is not None and preview_watcher is not None:
-            self.previews.begin(request, num_previews=num_previews, tell=preview_watcher)
+        self._want_previews(entry, num_previews, preview_watcher)
         try:
             answer = await self.ref(self.directory.planner).ask(
                 Submit(request=request, again=again), timeout_s=ASK_TIMEOUT_S
@@ -150,6 +152,24 @@ class Desk(Actor):
         entry.accepted = answer
         self._tell(Admitted(request=request, accepted=answer, arrived_at=entry.arrived_at))
         return Handle(self, answer, entry.ending)
+
+    def _want_previews(self, entry: _Entry, num_previews: int, watcher: PreviewWatcher | None) -> None:
+        """Those of a picture go to whoever asked for them when it came, the last one of a video is kept."""
+
+        def keep(preview: Preview) -> None:
+            entry.preview = preview
+
+        if self.previews is None:
+            return
+        if entry.request.output_format.holds == "video":
+            self.previews.begin(entry.request, num_previews=NUM_VIDEO_PREVIEWS, tell=keep)
+        elif watcher is not None:
+            self.previews.begin(entry.request, num_previews=num_previews, tell=watcher)
+
+    def preview_of(self, request_id: str) -> bytes | None:
+        """The last preview of a video that is drawn: its first frame, as WebP."""
+        entry = self.entries.get(request_id)
+        return None if entry is None or entry.preview is None else entry.preview.data
 
     def cancel(self, request_id: str) -> None:
         """Ask the planner to end a request; nothing happens if it has ended already."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 
-# Containers that are made before a look at the young ones, and looks at those before one at the older ones. By
-# Python's own numbers a leader under load looked at everything every few seconds, and answered nobody meanwhile.
-_THRESHOLDS = (20_000, 20, 50)
+# Containers that are made before a look at the young ones, and looks at those before one at the older ones: a few
+# milliseconds each. By Python's own numbers a leader under load looked at everything every few seconds, and answered
+# nobody for 0.4 s.
+_THRESHOLDS = (10_000, 5, 50)
 
 
 def settle_garbage() -> None:

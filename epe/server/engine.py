@@ -47,6 +47,9 @@ class Engine(Draws, Protocol):
     def find(self, request_id: str) -> Live | None:
         """One of these."""
 
+    def preview_of(self, request_id: str) -> bytes | None:
+        """The last preview of a video that is drawn: its first frame, as WebP; None where there is none yet."""
+
     async def end(self, request_id: str) -> None:
         """Cancel one of these, whoever has submitted it, and wait for its end; without effect if it has ended."""
 

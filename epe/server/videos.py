@@ -145,7 +145,7 @@ async def get_video_content(http: web.Request) -> web.StreamResponse:
     if variant not in _VARIANTS:
         raise BadRequest(f"variant {variant[:16]!r} is not known; video and thumbnail are", param="variant")
     if not job.has_ended:
-        raise web.HTTPNotFound(text=f"video {job.id} is not completed yet; its status says how far it is")
+        return _preview_of(job, variant, http)
     raise_error_of(job)
     (file,) = job.files
     data = await http.app[SERVICE].jobs.read(job, file)
@@ -153,6 +153,15 @@ async def get_video_content(http: web.Request) -> web.StreamResponse:
         thumbnail = await asyncio.to_thread(thumbnail_of, data)
         return _part_of(thumbnail, media_type(OutputFormat.WEBP), http)
     return _part_of(data, file.media_type, http)
+
+
+def _preview_of(job: Job, variant: str | None, http: web.Request) -> web.Response:
+    """What can be seen of a video that is not completed: perhaps a preview of its first frame."""
+    preview = http.app[SERVICE].engine.preview_of(job.requests[0].id) if variant == "thumbnail" else None
+    if preview is None:
+        raise web.HTTPNotFound(text=f"video {job.id} is not completed yet; its status says how far it is")
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(body=preview, content_type=media_type(OutputFormat.WEBP), headers=headers)
 
 
 async def delete_video(http: web.Request) -> web.Response:

@@ -123,6 +123,7 @@ class StandIn:
     watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
     video: bytes = VIDEO
+    previews: dict[str, bytes] = field(default_factory=dict)
     preview: Callable[[int], bytes] = lambda index: b"preview %d" % index
     num_running: int = 0
     most_running: int = 0
@@ -168,6 +169,9 @@ class StandIn:
 
     def find(self, request_id: str) -> Live | None:
         return next((each for each in self.live if each.request.id == request_id), None)
+
+    def preview_of(self, request_id: str) -> bytes | None:
+        return self.previews.get(request_id)
 
     async def end(self, request_id: str) -> None:
         await asyncio.sleep(0)

@@ -138,6 +138,21 @@ async def test_a_thumbnail_is_the_first_frame_as_a_picture(client: ClientSession
     assert (status, error["error"]["param"]) == (400, "variant")
 
 
+async def test_while_a_video_is_drawn_its_thumbnail_is_a_preview(
+    client: ClientSession, engine: StandIn
+) -> None:
+    engine.gate.clear()
+    video = await made(client)
+    status, _ = await get(client, f"/{video['id']}/content", variant="thumbnail")
+    assert status == 404
+    engine.previews[engine.submitted[0].id] = b"preview"
+    async with client.get(f"{VIDEOS}/{video['id']}/content", params={"variant": "thumbnail"}) as response:
+        assert (response.status, response.content_type) == (200, "image/webp")
+        assert (await response.read(), response.headers["Cache-Control"]) == (b"preview", "no-store")
+    status, _ = await get(client, f"/{video['id']}/content")
+    assert status == 404
+
+
 async def test_a_failed_video_is_answered_200_and_says_why(client: ClientSession, engine: StandIn) -> None:
     engine.failures[5] = NonFinite("non-finite values in latents", stage=Stage.DENOISE, step=3)
     video = await ended(client, await made(client))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from io import BytesIO
 
+from PIL import Image
+
 from epe.errors import TaskFailed
 from epe.messages import OutputFormat, Stage
 
@@ -26,7 +28,7 @@ def thumbnail_of(video: bytes) -> bytes:
             frame = next(container.decode(video=0))
     except (av.FFmpegError, StopIteration) as error:
         raise TaskFailed(f"the video file cannot be read: {error!r}", stage=Stage.FINISH) from error
-    image = frame.reformat(src_colorspace="ITU709").to_image()
+    image = Image.fromarray(frame.reformat(format="rgb24", src_colorspace="ITU709").to_ndarray())
     image.thumbnail((MAX_SIDE, MAX_SIDE))
     file = BytesIO()
     image.save(file, OutputFormat.WEBP.value.upper(), quality=_QUALITY)

@@ -54,7 +54,7 @@ class Spans:
 
     def __init__(self, provider: Any = None) -> None:
         self.provider = provider
-        self.tracer = None if provider is None else provider.get_tracer("epe")
+        self.tracer: Any = None if provider is None else provider.get_tracer("epe")
         self._parents: OrderedDict[str, TraceParent] = OrderedDict()
 
     def follow(self, requests: Iterable[Request], parent: TraceParent | None) -> None:

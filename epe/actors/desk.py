@@ -220,6 +220,11 @@ class Desk(Actor):
             if (live := self.find(request_id)) is not None:
                 yield live
 
+    @property
+    def num_requests(self) -> int:
+        """How many these are."""
+        return sum(entry.accepted is not None for entry in self.entries.values())
+
     def find(self, request_id: str) -> Live | None:
         """A request that was taken and has not ended."""
         entry = self.entries.get(request_id)

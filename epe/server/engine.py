@@ -44,6 +44,10 @@ class Engine(Draws, Protocol):
     def requests(self) -> Iterable[Live]:
         """The requests that were taken and have not ended, in the order in which they came."""
 
+    @property
+    def num_requests(self) -> int:
+        """How many these are."""
+
     def find(self, request_id: str) -> Live | None:
         """One of these."""
 

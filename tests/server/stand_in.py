@@ -167,6 +167,10 @@ class StandIn:
     def requests(self) -> Iterator[Live]:
         yield from self.live
 
+    @property
+    def num_requests(self) -> int:
+        return len(self.live)
+
     def find(self, request_id: str) -> Live | None:
         return next((each for each in self.live if each.request.id == request_id), None)
 

@@ -3,6 +3,7 @@ every width against one rank, bit for bit.
 
     python -m benchmarks.h200_families                        # on CUDA, about seven minutes
     python -m benchmarks.h200_families --tiny --device cpu    # the same program on small models
+    python -m benchmarks.h200_families --missing-from RUN.jsonl --cases lane moves      # what no run has yet
 
 Ranks have a GPU each where there are several, and speak over NCCL; else four share one, and speak over gloo. One JSON
 object a line, as it goes. A case that fails or outlasts its limit costs its own line alone.
@@ -25,6 +26,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.blas import BLAS
+from benchmarks.h200_page import read
 from benchmarks.place import Case, Setting
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
@@ -34,6 +37,7 @@ from tests.world import RankFailed, World
 CASE_LIMIT_S = 100.0
 # Fewer seconds than this are not worth a case.
 LEAST_S = 15.0
+CASES = ("alone", "runtime", "lane", "moves")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +102,24 @@ def perform(world: World, run: Run, setting: Setting, *, limit_s: float) -> dict
     return {**run.described(), **lines[0], **took}
 
 
-def setting_of(device: str, *, tiny: bool) -> Setting:
+def setting_of(device: str, *, tiny: bool, blas: str = "as-it-is") -> Setting:
     num_gpus = torch.cuda.device_count() if device == "cuda" else 0
     dtype = "float32" if device == "cpu" else "bfloat16"
-    if num_gpus > 1:
-        return Setting(device=device, num_ranks=min(num_gpus, 8), backend="nccl", dtype=dtype, tiny=tiny)
-    return Setting(device=device, num_ranks=4, backend="gloo", dtype=dtype, tiny=tiny)
+    own_gpus = num_gpus > 1
+    return Setting(
+        device=device,
+        num_ranks=min(num_gpus, 8) if own_gpus else 4,
+        backend="nccl" if own_gpus else "gloo",
+        dtype=dtype,
+        tiny=tiny,
+        blas=blas,
+    )
+
+
+def had(line: dict[str, Any], *, backend: str) -> tuple[Any, ...]:
+    """What tells runs apart."""
+    names = ("case", "family", "mode", "cfg_parallel_degree", "width", "split", "size")
+    return (backend, *(line[name] for name in names))
 
 
 def about(setting: Setting) -> dict[str, Any]:
@@ -131,19 +147,28 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
     parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--blas", choices=list(BLAS), default="as-it-is", help="how matrix products are set")
+    parser.add_argument("--missing-from", type=Path, nargs="*", default=[], help="leave out what these have")
     parser.add_argument("--budget-s", type=float, default=450.0, help="seconds after which no case begins")
     arguments = parser.parse_args()
     # Of torch RPC alone: it would tell of every peer that leaves.
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    setting = setting_of(arguments.device, tiny=arguments.tiny)
+    os.environ.update(BLAS[arguments.blas].environment)
+    setting = setting_of(arguments.device, tiny=arguments.tiny, blas=arguments.blas)
+    _, lines = read(arguments.missing_from, untimed=())
+    known = {had(line, backend=line["backend"]) for line in lines}
     end_s = time.monotonic() + arguments.budget_s
     say(about(setting))
     world = World(setting.num_ranks)
     with tempfile.TemporaryDirectory() as folder:
         for run in runs(arguments.families, setting, Path(folder)):
+            described = run.described()
+            if described["case"] not in arguments.cases or had(described, backend=setting.backend) in known:
+                continue
             left_s = end_s - time.monotonic()
             if left_s < LEAST_S:
-                say({**run.described(), "error": "no time is left"})
+                say({**described, "error": "no time is left"})
                 continue
             say(perform(world, run, setting, limit_s=min(left_s, CASE_LIMIT_S)))
     world.close()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.blas import BLAS
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
@@ -32,6 +33,7 @@ class Setting:
     backend: str
     dtype: str
     tiny: bool
+    blas: str = "as-it-is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,18 @@ class Place:
         if setting.device == "cuda":
             self.device = torch.device("cuda", context.rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
+            BLAS[setting.blas].apply()
         self._forget_others(f"{kind} of {case.family}")
 
-    def factory(self, *, shared: bool) -> Factory:
-        name, tiny = self.case.family, self.setting.tiny
-        return Factory(name=name, device=self.device, dtype=self.dtype, tiny=tiny, shared=shared)
+    def factory(self, *, shared: bool, shallow: bool = False) -> Factory:
+        return Factory(
+            name=self.case.family,
+            device=self.device,
+            dtype=self.dtype,
+            tiny=self.setting.tiny,
+            shared=shared,
+            shallow=shallow,
+        )
 
     def adapter_around(self, pipeline: Any) -> Adapter:
         case = self.case

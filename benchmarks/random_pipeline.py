@@ -15,7 +15,7 @@ import torch
 from accelerate import init_empty_weights
 from torch import nn
 
-from benchmarks.real_sizes import MODELS, Config, Model
+from benchmarks.real_sizes import DEPTHS, MODELS, Config, Model
 from epe.models.contract import Adapter
 from epe.models.flux1.adapter import Flux1Adapter
 from epe.models.flux2_klein.adapter import Flux2KleinAdapter
@@ -33,13 +33,16 @@ FULL_ROWS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Factory:
-    """Makes the weights of one model, and pipelines around them."""
+    """Makes the weights of one model, and pipelines around them; a `shallow` one has one layer of each kind, and a
+    small VAE. `text_rows` are those of every encoded prompt, where it does not follow from the text."""
 
     name: str
     device: torch.device
     dtype: torch.dtype
     tiny: bool = False
     shared: bool = False
+    shallow: bool = False
+    text_rows: int | None = None
 
     @property
     def model(self) -> Model:
@@ -48,7 +51,12 @@ class Factory:
     @property
     def config(self) -> Config:
         model = self.model
-        return {**model.config, **(model.shared if self.shared else {}), **(model.tiny if self.tiny else {})}
+        config = {
+            **model.config,
+            **(model.shared if self.shared else {}),
+            **(model.tiny if self.tiny else {}),
+        }
+        return config | (dict.fromkeys(DEPTHS & config.keys(), 1) if self.shallow else {})
 
     def weights(self) -> Weights:
         """The transformer's, each drawn from its own name: a shallower model has the first layers of a deeper one."""
@@ -63,11 +71,11 @@ class Factory:
 
     def pipeline(self, weights: Weights) -> Any:
         """A pipeline around `weights`, which several pipelines may share."""
-        model, tiny = self.model, self.tiny
+        model, tiny_vae = self.model, self.tiny or self.shallow
         transformer = self._skeleton()
         transformer.load_state_dict(weights, assign=True)
         torch.manual_seed(0)
-        vae = model.vae(**{**model.vae_config, **(model.tiny_vae if tiny else {})})
+        vae = model.vae(**{**model.vae_config, **(model.tiny_vae if tiny_vae else {})})
         # Past diffusers' own `to`, which warns of nothing that is so here.
         parts = {
             "transformer": nn.Module.to(transformer, self.device),
@@ -77,12 +85,16 @@ class Factory:
             part.eval().requires_grad_(False)
         pipeline = model.pipeline(**parts, scheduler=model.scheduler(), **_texts(self.name))
         pipeline.set_progress_bar_config(disable=True)
-        pipeline.encode_prompt = _ENCODERS[self.name](self, pipeline)
+        self.give_text(pipeline)
         return pipeline
+
+    def give_text(self, pipeline: Any) -> None:
+        """Let `pipeline` get its encoded prompts from here."""
+        pipeline.encode_prompt = _ENCODERS[self.name](self, pipeline)
 
     def embeddings(self, text: str, *, rows: int = 0, width: int = 0) -> torch.Tensor:
         """(1, rows, width) random numbers: the same for the same text on every device."""
-        rows = rows or (LONG_ROWS if text.strip() else EMPTY_ROWS)
+        rows = rows or self.text_rows or (LONG_ROWS if text.strip() else EMPTY_ROWS)
         generator = torch.Generator("cpu").manual_seed(crc32(text.encode()))
         drawn = torch.randn(1, rows, width or self.config[self.model.text_width], generator=generator)
         return drawn.to(self.device, self.dtype)
@@ -136,16 +148,16 @@ Encoder = Callable[..., Any]
 
 def _flux1(factory: Factory, pipeline: Any) -> Encoder:
     def encode_prompt(*, prompt: str, **options: Any) -> Any:
-        embeds = factory.embeddings(prompt, rows=FULL_ROWS)
+        embeds = factory.embeddings(prompt, rows=factory.text_rows or FULL_ROWS)
         pooled = factory.embeddings(prompt, rows=1, width=factory.config["pooled_projection_dim"])[0]
-        return embeds, pooled, embeds.new_zeros(FULL_ROWS, 3)
+        return embeds, pooled, embeds.new_zeros(embeds.shape[1], 3)
 
     return encode_prompt
 
 
 def _flux2_klein(factory: Factory, pipeline: Any) -> Encoder:
     def encode_prompt(*, prompt: str, **options: Any) -> Any:
-        embeds = factory.embeddings(prompt, rows=FULL_ROWS)
+        embeds = factory.embeddings(prompt, rows=factory.text_rows or FULL_ROWS)
         return embeds, pipeline._prepare_text_ids(embeds).to(factory.device)
 
     return encode_prompt
@@ -170,7 +182,10 @@ def _wan(factory: Factory, pipeline: Any) -> Encoder:
     def encode_prompt(
         *, prompt: str, negative_prompt: str, do_classifier_free_guidance: bool, **options: Any
     ) -> Any:
-        positive, negative = (factory.embeddings(text, rows=FULL_ROWS) for text in (prompt, negative_prompt))
+        positive, negative = (
+            factory.embeddings(text, rows=factory.text_rows or FULL_ROWS)
+            for text in (prompt, negative_prompt)
+        )
         return positive, negative if do_classifier_free_guidance else None
 
     return encode_prompt

@@ -33,6 +33,9 @@ Config = dict[str, Any]
 # (height, width, frames).
 Size = tuple[int, int, int]
 
+# Where configurations say how many layers there are of a kind.
+DEPTHS = {"num_layers", "num_single_layers", "n_layers", "n_refiner_layers"}
+
 _PICTURE_VAE: Config = {
     "down_block_types": ("DownEncoderBlock2D",) * 4,
     "up_block_types": ("UpDecoderBlock2D",) * 4,

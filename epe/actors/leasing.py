@@ -249,8 +249,11 @@ class Leasing:
 
     def _lane_of(self, assignment: Assignment) -> tuple[int, ...]:
         """Those of its ranks that have work: of more than may decode together the others would only wait."""
-        if self.trajectories[assignment.request_id].stage is not Stage.DECODE:
+        trajectory = self.trajectories[assignment.request_id]
+        if trajectory.stage is not Stage.DECODE:
             return assignment.ranks
+        if trajectory.decodes_alone:
+            return assignment.ranks[:1]
         return assignment.ranks[: widest_within(self.settings.decode_widths, len(assignment.ranks))]
 
     def _split_of(self, width: int, trajectory: Trajectory) -> Split:

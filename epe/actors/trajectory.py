@@ -72,12 +72,13 @@ class Trajectory:
         self.started_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.is_broken = False
+        # Where it had not the memory: its steps on some lanes, its decode on several ranks.
         self.is_leaner = False
+        self.decodes_alone = False
         self.pixels_from: int | None = None
         self.first_seq: int | None = None
-        # What it was begun with; the last leases whose checkpoint was asked for, and told of by the leader.
+        # What it was begun with.
         self.weights: str | None = None
-        self._asked_seq = self._told_seq = 0
         self._reached_step = 0
         self._view: TrajectoryView | None = None
 
@@ -221,8 +222,6 @@ class Trajectory:
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
         self.holders = {report.rank for report in running.done if report.rank not in lost}
-        if lease.checkpoint != "none":
-            self._asked_seq = lease.seq
         if lease.stage is Stage.DECODE:
             self.holders = set()
         stale = self.traces - self.holders - self._needed
@@ -232,10 +231,17 @@ class Trajectory:
     def failed(self, running: Running) -> None:
         """A lease has failed: the request ends when its other leases have ended too."""
         failure = running.cause.failure
-        if self.is_leaner and failure.kind is FailureKind.OUT_OF_MEMORY:
-            tried = f"{failure.message}; lanes of fewer ranks were tried before"
-            failure = msgspec.structs.replace(failure, message=tried)
+        if failure.kind is FailureKind.OUT_OF_MEMORY and (tried := self._tried(running.lease.stage)):
+            failure = msgspec.structs.replace(failure, message=f"{failure.message}; {tried}")
         self.ending = self.ending or failure
+
+    def _tried(self, stage: Stage) -> str:
+        """What was tried before a stage had no memory, if anything was."""
+        if stage is Stage.DENOISE and self.is_leaner:
+            return "lanes of fewer ranks were tried before"
+        if stage is Stage.DECODE and self.decodes_alone:
+            return "a decode on several ranks was tried before"
+        return ""
 
     def bar(self, widths: tuple[int, ...]) -> None:
         """It had not the memory for its steps on lanes of these widths."""
@@ -245,14 +251,15 @@ class Trajectory:
         self._renew()
 
     def broke(self, running: Running) -> None:
-        """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes
-        on from where the lease began."""
+        """A lease has failed through no fault of its own. What was sent after it fails with it, and had not begun;
+        then the request goes on from where the lease began."""
         self._renew()
+        if self.is_broken:
+            return
         lease = running.lease
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
-        if not self.is_broken:
-            self.is_broken = True
-            self.stage, self.step = lease.stage, lease.first_step
+        self.is_broken = True
+        self.stage, self.step = lease.stage, lease.first_step
 
     def checkpointed(self, message: Checkpointed) -> bool:
         """The leader has a state, or has let it go; False for that of an earlier request of this id."""
@@ -260,14 +267,12 @@ class Trajectory:
             return False
         self.checkpoint_step = message.step
         self.lost_checkpoint = message.step is None
-        self._told_seq = max(self._told_seq, message.seq)
         return True
 
     def lose(self, rank: int) -> None:
         """A rank is gone with what it held; pixels that had not come from it have to be made again."""
         self._renew()
         self.holders.discard(rank)
-        self._asked_seq = 0  # It may have been the one that was to send it.
         self.traces.discard(rank)
         if self.pixels_from == rank and self.encoded is None:
             self.pixels_from = None
@@ -303,11 +308,6 @@ class Trajectory:
         else:
             self.step = checkpoint_step
             self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
-
-    @property
-    def awaits_checkpoint(self) -> bool:
-        """Whether its last state is on its way to the leader."""
-        return self._asked_seq > self._told_seq
 
     @property
     def is_checkpointed(self) -> bool:

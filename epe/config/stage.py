@@ -88,6 +88,13 @@ class Parallelism(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: Model
 
 
+class Capture(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether a GPU's forward passes are captured, and the memory (2**20 bytes) that those of a rank may keep."""
+
+    enabled: bool = True
+    memory_mib: Positive = 4096
+
+
 class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The checkpoint, and a request's values where the client gives none."""
 
@@ -158,6 +165,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallelism: Parallelism
     factory_args: FactoryArgs
     service: Service
+    capture: Capture = Capture()
     faults: tuple[Fault, ...] = ()
     unused: tuple[str, ...] = ()
 

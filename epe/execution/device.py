@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 
 import msgspec
@@ -14,9 +15,11 @@ import torch
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import Gone, OutOfMemory
+from epe.execution.copying import Copying
 from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
+from epe.graphs import Graphs
 from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed
 from epe.models.contract import Adapter, State
 from epe.transport.link import Parcel
@@ -37,6 +40,7 @@ class ThreadDevice:
         rank: int,
         device: torch.device,
         meter: Meter | None = None,
+        graphs: Graphs | None = None,
         decodes_in_bands: bool = False,
     ) -> None:
         self.adapter = adapter
@@ -44,10 +48,12 @@ class ThreadDevice:
         self.rank = rank
         self.device = device
         self.meter = meter or NoMeter()
+        self._graphs = graphs
         self._decodes_in_bands = decodes_in_bands
         self.states = States()
         # What an earlier checkpoint of a request has brought out already: most of a state never changes.
         self._brought_out: dict[str, dict[str, torch.Tensor]] = {}
+        self._copying = Copying(device)
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._idle_since_s = time.perf_counter()
@@ -63,14 +69,14 @@ class ThreadDevice:
         return ending
 
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
-        """Copies to host memory in a thread of its own, so that neither the loop nor the steps wait."""
+        """Copies to host memory beside the steps: neither the loop nor they wait."""
         return asyncio.ensure_future(self._export(request_id, step))
 
     async def _export(self, request_id: str, step: int) -> Parcel:
         begin_s = time.perf_counter()
         state = await asyncio.wrap_future(self.states.when_at(request_id, step))
         waited_s = time.perf_counter() - begin_s
-        header, tensors = await asyncio.to_thread(self.adapter.export_state, state)
+        header, tensors = await self._copying.run(partial(self.adapter.export_state, state))
         return Parcel(msgspec.structs.replace(header, waited_s=waited_s), tensors)
 
     def pack(self, state: State, *, whole: bool) -> asyncio.Future[Parcel]:
@@ -83,7 +89,7 @@ class ThreadDevice:
         self._brought_out[state.request.id] = state.tensors
         fresh = {name: tensor for name, tensor in state.tensors.items() if name not in same}
         part = State(request=state.request, step=state.step, tensors=fresh, scalars=state.scalars)
-        header, tensors = await asyncio.to_thread(self.adapter.export_state, part)
+        header, tensors = await self._copying.run(partial(self.adapter.export_state, part))
         return Parcel(msgspec.structs.replace(header, unchanged=same), tensors)
 
     def abandon(self, lane: Lane) -> None:
@@ -98,6 +104,7 @@ class ThreadDevice:
         """End the thread after the leases that it has."""
         self._orders.put(None)
         self._thread.join(timeout_s)
+        self._copying.close()
 
     # --- runs on the device thread ---
 
@@ -162,6 +169,7 @@ class ThreadDevice:
     def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = incoming.result(self.FETCH_TIMEOUT_S)
         state: State = self.adapter.import_state(lease.request, parcel.message, parcel.tensors)
+        self._synchronize()  # Who copies it on from here does not wait for this thread's stream.
         self.states.put(state)
 
     def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:
@@ -177,8 +185,8 @@ class ThreadDevice:
         failure = failure_of(error, stage=lease.stage, step=lease.first_step)
         consequence = isinstance(error, (Gone, TimeoutError)) or _is_fatal(error)
         ran_out = isinstance(error, OutOfMemory)
-        if ran_out and self.device.type == "cuda":
-            torch.cuda.empty_cache()  # What is left in pieces may be enough in one.
+        if ran_out:
+            self._free_memory()
         keep = lease.batch_size > 1 or consequence or ran_out
         (self.states.stay if keep else self.states.end)(lease.request.id, failure.message)
         return LeaseFailed(
@@ -188,6 +196,13 @@ class ThreadDevice:
             failure=failure,
             consequence=consequence,
         )
+
+    def _free_memory(self) -> None:
+        """For the next try: the graphs can be captured anew, and what is left in pieces may be enough in one."""
+        if self._graphs is not None:
+            self._graphs.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

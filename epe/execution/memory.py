@@ -88,9 +88,12 @@ def meter_for(device: torch.device, *, limit_bytes: int | None) -> Meter:
 GPU_RESERVE = 0.05
 
 
-def usable_bytes(device: torch.device, *, limit_bytes: int | None) -> int | None:
-    """What a rank may use in all: the limit, or on a GPU what it holds and what is free on it, less a reserve."""
-    if limit_bytes is not None or device.type != "cuda":
-        return limit_bytes
+def usable_bytes(device: torch.device, *, limit_bytes: int | None, graph_bytes: int = 0) -> int | None:
+    """What a rank may use in all: the limit, or on a GPU what it holds and what is free on it, less a reserve; and less
+    what its graphs may keep, which no lease is seen to use."""
+    if limit_bytes is not None:
+        return limit_bytes - graph_bytes
+    if device.type != "cuda":
+        return None
     free, total = torch.cuda.mem_get_info(device)
-    return int(free + torch.cuda.memory_reserved(device) - GPU_RESERVE * total)
+    return int(free + torch.cuda.memory_reserved(device) - GPU_RESERVE * total) - graph_bytes

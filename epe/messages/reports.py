@@ -101,10 +101,15 @@ class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, tag=True):
-    """Goes from the lane head to the leader, with the tensors of the state that the lease `seq` ended with."""
+    """Goes from the lane head to the leader, with the tensors of the state that the lease `seq` ended with.
+
+    The head's `report` travels in it and reaches the planner when the state is kept: no work counts as done
+    that could still be lost with the rank. None for a state from an earlier life of the service.
+    """
 
     seq: int
     header: StateHeader
+    report: LeaseDone | None = None
 
 
 class Checkpointed(Struct, frozen=True, kw_only=True, tag=True):

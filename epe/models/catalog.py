@@ -10,6 +10,8 @@ import torch
 
 from epe.errors import BadSetting
 from epe.families import check_axis, family
+from epe.graphs import Graphs
+from epe.models.capturing import Capturable
 from epe.models.checkpoint import quiet_imports
 from epe.models.contract import Adapter
 from epe.parallel import ONE_PLANE, Plane
@@ -33,9 +35,10 @@ def load_adapter(
     attention_mode: str = "agkv",
     ulysses_degree: int | None = None,
     plane: Plane = ONE_PLANE,
+    graphs: Graphs | None = None,
 ) -> Adapter:
     """The adapter of family `name` on `device`, from a local checkpoint folder; of one in tensor-parallel planes,
-    what `plane` needs.
+    what `plane` needs. `graphs` capture its forward passes, but in planes, whose sums they would not see.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
@@ -51,6 +54,8 @@ def load_adapter(
         ulysses_degree=ulysses_degree,
         **planes,
     )
+    if graphs is not None and not planes and isinstance(adapter, Capturable):
+        adapter.use_graphs(graphs)
     return adapter
 
 

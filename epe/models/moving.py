@@ -26,7 +26,15 @@ def pack_state(state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
     """The state as named tensors in host memory, and its plain fields."""
     names = tuple(state.tensors)
     header = StateHeader(request_id=state.request.id, step=state.step, names=names, scalars=state.scalars)
-    return header, tuple(state.tensors[name].to("cpu").contiguous() for name in names)
+    return header, _in_host_memory(tuple(state.tensors[name] for name in names))
+
+
+def _in_host_memory(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Pinned where they come from a GPU: all copies are queued on the current stream, and awaited once."""
+    copies = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    return tuple(copy.contiguous() for copy in copies)
 
 
 def unpack_state(

@@ -15,6 +15,7 @@ import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
+from epe.graphs import Graphs
 from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
 from epe.parallel.choosing import Chooser
@@ -41,6 +42,8 @@ class SequenceSharding:
 
     def __init__(self, model: nn.Module, plan: ShardPlan, *, limits: TeamLimits = (1,)) -> None:
         check_seam()
+        self._model = model
+        self._graphs: Graphs | None = None
         self._plan = plan
         self._limits = limits
         self._chooser = Chooser()
@@ -51,6 +54,25 @@ class SequenceSharding:
         # no other tensor can get its id meanwhile.
         self._parts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._install(model)
+
+    def use_graphs(self, graphs: Graphs) -> None:
+        """Let passes be captured from now on."""
+        self._graphs = graphs
+
+    def run(self, exchange: Exchange, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for its arguments, shared by the ranks of `exchange`.
+
+        Every rank of the lane must run the same passes on equal inputs; each gets the whole output.
+        """
+        # A lane that still measures how it attends waits for the device, which a graph cannot.
+        measures = exchange.width > 1 and len(self._limits) > 1
+        if self._graphs is None or measures:
+            return self._run(exchange, args, kwargs)
+        return self._graphs.run(self._run, exchange, args, kwargs)
+
+    def _run(self, exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self.over(exchange):
+            return self._model(*args, **kwargs)
 
     @contextmanager
     def over(self, exchange: Exchange) -> Iterator[None]:

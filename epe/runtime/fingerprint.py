@@ -34,6 +34,7 @@ def fingerprint(stage: Stage, *, device: str, world_size: int) -> str:
         f"cfg {model.cfg_parallel_degree} tp {model.tensor_parallel_degree} cp {cp.world_size} of {world_size}",
         f"{cp.attention_mode} {cp.ulysses_degree or 'all'}",
         f"{cp.agkv_transport} {cp.ulysses_transport}",
+        "captured" if stage.capture.enabled else "not captured",
         "decode in bands" if stage.decodes_in_bands else "decode whole",
     )
     return "/".join(parts)

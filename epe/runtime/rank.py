@@ -21,12 +21,13 @@ from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
+from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
 from epe.runtime.fingerprint import fingerprint
-from epe.runtime.palette import fit_palette
+from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
@@ -70,7 +71,10 @@ class Rank:
         # Before they are loaded: what is put there meanwhile is another set.
         folder = model_folder(stage.factory_args.model_path)
         weights = await asyncio.to_thread(weights_digest, folder)
-        loading = asyncio.ensure_future(asyncio.to_thread(_load, self.seat, target, stage, fits_palette))
+        graphs = graphs_for(stage, target, world_size=self.seat.world_size)
+        loading = asyncio.ensure_future(
+            asyncio.to_thread(_load, self.seat, target, stage, fits_palette, graphs)
+        )
         ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -87,6 +91,7 @@ class Rank:
             rank=self.seat.rank,
             device=target,
             meter=meter,
+            graphs=graphs,
             decodes_in_bands=stage.decodes_in_bands,
         )
         ready = RankReady(
@@ -97,7 +102,9 @@ class Rank:
             ),
             load_s=time.perf_counter() - begin_s,
             weights=weights,
-            memory_bytes=usable_bytes(target, limit_bytes=limit_bytes),
+            memory_bytes=usable_bytes(
+                target, limit_bytes=limit_bytes, graph_bytes=0 if graphs is None else graphs.budget_bytes
+            ),
             resident_bytes=meter.resident_bytes(),
         )
         self._worker.tell(Loaded(self._device, ready, palette))
@@ -118,7 +125,7 @@ class Rank:
 
 
 def _load(
-    seat: Seat, target: torch.device, stage: Stage, fits_palette: bool
+    seat: Seat, target: torch.device, stage: Stage, fits_palette: bool, graphs: Graphs | None
 ) -> tuple[Adapter, Lanes, Palette | None]:
     """Blocking: runs in a thread, so that the rank answers while it loads."""
     if target.type == "cpu" and seat.world_size > 1:
@@ -133,8 +140,9 @@ def _load(
         attention_mode=stage.parallelism.cp.attention_mode,
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
         plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
+        graphs=graphs,
     )
-    palette = fit_palette(adapter) if fits_palette else None
+    palette = palette_of(adapter) if fits_palette else None
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
         return adapter, SoloLanes(), palette
@@ -177,6 +185,13 @@ def pick_device(wanted: str, *, index: int) -> torch.device:
 def owns_its_gpu(target: torch.device, world_size: int) -> bool:
     """NCCL needs a GPU for each rank."""
     return target.type == "cuda" and world_size <= int(torch.cuda.device_count())
+
+
+def graphs_for(stage: Stage, target: torch.device, *, world_size: int) -> Graphs | None:
+    """What captures this rank's forward passes: a GPU of its own can, where the stage file lets it."""
+    if not stage.capture.enabled or not owns_its_gpu(target, world_size):
+        return None
+    return Graphs(CudaGraphs(target), budget_bytes=stage.capture.memory_mib * 2**20)
 
 
 def memory_limit_bytes(stage: Stage) -> int | None:

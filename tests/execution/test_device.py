@@ -11,10 +11,13 @@ import torch
 from epe.errors import BadRequest, Gone
 from epe.execution.device import ThreadDevice
 from epe.execution.run import SoloLanes
+from epe.graphs import Graphs
 from epe.messages import FailureKind, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
 from epe.models.contract import State
+from epe.transport.exchange import SoloExchange
 from epe.transport.link import Parcel
 from tests.execution.counting import CountingAdapter, request
+from tests.graphs.tape import TapeDevice
 
 
 @pytest.fixture
@@ -47,6 +50,22 @@ async def test_leases_run_in_order_and_the_last_one_gives_the_picture(device):
     assert [outcome.report.seq for outcome in outcomes] == [1, 2, 3, 4]
     assert [outcome.report.next_step for outcome in outcomes] == [0, 3, 4, 4]
     assert np.asarray(outcomes[3].decoded.tensors[0]).max() == 4
+
+
+async def test_a_lease_without_memory_lets_the_captured_passes_go():
+    def runs_out(name: str) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    graphs = Graphs(TapeDevice(), budget_bytes=2**20)
+    for _ in range(2):
+        graphs.run(lambda exchange, args, kwargs: args[0] + 1, SoloExchange(), (torch.ones(2),), {})
+    assert graphs.statistics.num_bytes > 0
+    cpu = torch.device("cpu")
+    device = ThreadDevice(CountingAdapter(runs_out), SoloLanes(), rank=0, device=cpu, graphs=graphs)
+    await device.submit(lease(1, Stage.ENCODE), None)
+    await device.submit(lease(2, Stage.DENOISE, num_steps=1), None)
+    device.close()
+    assert graphs.statistics.num_bytes == 0
 
 
 async def test_only_the_head_of_a_lane_hands_the_picture_on(device):

@@ -15,6 +15,7 @@ def test_nothing_is_measured_on_a_cpu_without_a_limit():
     assert isinstance(meter_for(CPU, limit_bytes=None), NoMeter)
     assert usable_bytes(CPU, limit_bytes=None) is None
     assert usable_bytes(CPU, limit_bytes=5) == 5
+    assert usable_bytes(CPU, limit_bytes=5, graph_bytes=2) == 3
 
 
 def test_the_peak_is_that_since_the_last_reset():

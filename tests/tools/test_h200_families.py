@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.h200_families import Run, perform, runs, setting_of
+from benchmarks.h200_families import Run, had, perform, runs, setting_of
+from benchmarks.h200_page import read
 from benchmarks.place import Case
-from tests.world import World
+from tests.world import ROOT, World
 
 pytestmark = pytest.mark.world
 
@@ -43,3 +44,11 @@ def test_a_case_that_fails_costs_its_own_line_alone(world: World) -> None:
 def test_a_case_that_outlasts_its_limit_is_ended(world: World) -> None:
     line = perform(world, Run("family_cases:alone", Case(family="wan")), SETTING, limit_s=0.01)
     assert "did not end in time" in line["error"]
+
+
+def test_what_a_kept_run_has_is_known_again_by_its_backend_and_its_case() -> None:
+    _, lines = read([ROOT / "benchmarks/kept/h200-b.jsonl"], untimed=())
+    known = {had(line, backend=line["backend"]) for line in lines}
+    flux1 = [run.described() for run in runs(["flux1"], SETTING, Path())]
+    assert all(had(run, backend="gloo") in known for run in flux1)
+    assert not any(had(run, backend="nccl") in known for run in flux1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
 from epe.errors import BadRequest
 from epe.families import family
 from epe.messages import Request
+from epe.models.capturing import Capturable
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
 from epe.models.decoding import decoded
@@ -47,7 +49,7 @@ def load(
     return Flux1Adapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class Flux1Adapter(StepsApart, Movable):
+class Flux1Adapter(StepsApart, Movable, Capturable):
     """FLUX.1 on one device. State: latents (1, picture rows, 4 x channels) in the model's type, the prompt as
     (1, text rows, text width) by T5 and as (1, pooled width) by CLIP.
     """
@@ -57,6 +59,9 @@ class Flux1Adapter(StepsApart, Movable):
         self.pipeline = pipeline
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        # What is made on the host is sent to the device once: a step would wait for it.
+        self._scales = lru_cache(maxsize=256)(partial(torch.tensor, device=device, dtype=torch.float32))
+        self._positions = lru_cache(maxsize=64)(self._make_positions)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
@@ -98,6 +103,11 @@ class Flux1Adapter(StepsApart, Movable):
             self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device
         )
 
+    def _make_positions(self, height: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """(picture rows, 3)."""
+        rows, columns = (side // self.family.patch for side in (height, width))
+        return self.pipeline._prepare_latent_image_ids(1, rows, columns, self._device, dtype)
+
     def _predict(
         self,
         branches: Sequence[torch.Tensor],
@@ -109,20 +119,17 @@ class Flux1Adapter(StepsApart, Movable):
         """The velocities for the one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
         request, latents = states[0].request, latents_of(states)
-        transformer, dtype = self.pipeline.transformer, embeds.dtype
-        takes_scale = transformer.config.guidance_embeds
-        scales = [state.request.guidance_scale for state in states]
-        scale = torch.tensor(scales, device=self._device, dtype=torch.float32)
-        rows, columns = (side // self.family.patch for side in (request.height, request.width))
-        with self._sharding.over(exchange):
-            (velocity,) = transformer(
-                hidden_states=latents,
-                timestep=timesteps.to(latents.dtype) / 1000,
-                guidance=scale if takes_scale else None,
-                pooled_projections=torch.cat([state.tensors[POOLED] for state in states]),
-                encoder_hidden_states=embeds,
-                txt_ids=torch.zeros(embeds.shape[1], 3, device=self._device, dtype=dtype),
-                img_ids=self.pipeline._prepare_latent_image_ids(1, rows, columns, self._device, dtype),
-                return_dict=False,
-            )
+        takes_scale = self.pipeline.transformer.config.guidance_embeds
+        scales = tuple(state.request.guidance_scale for state in states)
+        (velocity,) = self._sharding.run(
+            exchange,
+            hidden_states=latents,
+            timestep=timesteps.to(latents.dtype) / 1000,
+            guidance=self._scales(scales) if takes_scale else None,
+            pooled_projections=torch.cat([state.tensors[POOLED] for state in states]),
+            encoder_hidden_states=embeds,
+            txt_ids=torch.zeros(embeds.shape[1], 3, device=self._device, dtype=embeds.dtype),
+            img_ids=self._positions(request.height, request.width, embeds.dtype),
+            return_dict=False,
+        )
         return [velocity]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 from epe.errors import BadRequest
 from epe.families import family
 from epe.messages import Request
+from epe.models.capturing import Capturable
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
 from epe.models.decoding import decoded
@@ -50,7 +52,7 @@ def load(
     return Flux2KleinAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class Flux2KleinAdapter(StepsApart, Movable):
+class Flux2KleinAdapter(StepsApart, Movable, Capturable):
     """FLUX.2-klein on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one tensor
     (1, text rows, text width) for each guidance branch.
     """
@@ -62,6 +64,9 @@ class Flux2KleinAdapter(StepsApart, Movable):
         self.pipeline = pipeline
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        # What is made on the host is sent to the device once: a step would wait for it.
+        self._latent_ids = lru_cache(maxsize=64)(self._make_latent_ids)
+        self._text_ids = lru_cache(maxsize=64)(self._make_text_ids)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
@@ -85,7 +90,7 @@ class Flux2KleinAdapter(StepsApart, Movable):
         with torch.inference_mode():
             rows, columns = self._grid(state.request)
             latents = pipeline._unpack_latents_with_ids(
-                latents, self._latent_ids(state.request), rows, columns
+                latents, self._latent_ids(rows, columns), rows, columns
             )
             mean = vae.bn.running_mean.view(1, -1, 1, 1).to(latents.device, latents.dtype)
             std = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)
@@ -106,10 +111,15 @@ class Flux2KleinAdapter(StepsApart, Movable):
         """Rows and columns of picture tokens."""
         return request.height // self.family.patch, request.width // self.family.patch
 
-    def _latent_ids(self, request: Request) -> torch.Tensor:
+    def _make_latent_ids(self, rows: int, columns: int) -> torch.Tensor:
         """Positions (1, picture rows, 4) of the latents' rows."""
-        shape_alone = torch.empty(1, 0, *self._grid(request))
+        shape_alone = torch.empty(1, 0, rows, columns)
         return self.pipeline._prepare_latent_ids(shape_alone).to(self._device)
+
+    def _make_text_ids(self, num_requests: int, rows: int) -> torch.Tensor:
+        """Positions (requests, text rows, 4)."""
+        shape_alone = torch.empty(num_requests, rows, 0)
+        return self.pipeline._prepare_text_ids(shape_alone).to(self._device)
 
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps."""
@@ -127,13 +137,13 @@ class Flux2KleinAdapter(StepsApart, Movable):
         """The velocities for one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
         transformer, latents = self.pipeline.transformer, latents_of(states)
-        with self._sharding.over(exchange):
-            (velocity,) = transformer(
-                hidden_states=latents.to(transformer.dtype),
-                timestep=timesteps.to(latents.dtype) / 1000,
-                encoder_hidden_states=embeds,
-                txt_ids=self.pipeline._prepare_text_ids(embeds).to(self._device),
-                img_ids=self._latent_ids(states[0].request),
-                return_dict=False,
-            )
+        (velocity,) = self._sharding.run(
+            exchange,
+            hidden_states=latents.to(transformer.dtype),
+            timestep=timesteps.to(latents.dtype) / 1000,
+            encoder_hidden_states=embeds,
+            txt_ids=self._text_ids(*embeds.shape[:2]),
+            img_ids=self._latent_ids(*self._grid(states[0].request)),
+            return_dict=False,
+        )
         return [velocity]

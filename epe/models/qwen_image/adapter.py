@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
 from epe.errors import BadSetting
 from epe.families import family
 from epe.messages import Request
+from epe.models.capturing import Capturable
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
 from epe.models.contract import State
@@ -55,7 +58,7 @@ def load(
     return QwenImageAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
 
 
-class QwenImageAdapter(StepsApart, Movable):
+class QwenImageAdapter(StepsApart, Movable, Capturable):
     """Qwen-Image on one device. State: latents (1, picture rows, 4 x channels) in the model's type, and one
     tensor (1, text rows, text width) for each guidance branch, without padding and so without a mask.
     """
@@ -65,6 +68,7 @@ class QwenImageAdapter(StepsApart, Movable):
         self.pipeline = pipeline
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        _forget_positions(pipeline.transformer.pos_embed)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away_at_length)
 
     def encode(self, request: Request) -> State:
@@ -124,12 +128,18 @@ class QwenImageAdapter(StepsApart, Movable):
         (embeds,) = branches
         latents, patch = latents_of(states), self.family.patch
         shape = (1, states[0].request.height // patch, states[0].request.width // patch)
-        with self._sharding.over(exchange):
-            (prediction,) = self.pipeline.transformer(
-                hidden_states=latents,
-                timestep=timesteps.to(latents.dtype) / 1000,
-                encoder_hidden_states=embeds,
-                img_shapes=[[shape]] * len(states),
-                return_dict=False,
-            )
+        (prediction,) = self._sharding.run(
+            exchange,
+            hidden_states=latents,
+            timestep=timesteps.to(latents.dtype) / 1000,
+            encoder_hidden_states=embeds,
+            img_shapes=[[shape]] * len(states),
+            return_dict=False,
+        )
         return [prediction]
+
+
+def _forget_positions(table: Any) -> None:
+    """Let the rotary table of a size be made anew in each pass: diffusers keeps those of the last 128 sizes, and a
+    graph would read one after it was let go."""
+    table._compute_video_freqs = partial(type(table)._compute_video_freqs.__wrapped__, table)

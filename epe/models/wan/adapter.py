@@ -14,6 +14,7 @@ from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from epe.errors import BadSetting
 from epe.families import family
 from epe.messages import Request, Split, StateHeader
+from epe.models.capturing import Capturable
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype
 from epe.models.contract import State
@@ -71,7 +72,7 @@ def load(
     return WanAdapter(pipeline, device=device, team_limits=limits, tensor=tensor)
 
 
-class WanAdapter:
+class WanAdapter(Capturable):
     """Wan 2.1 on one device. State: latents (1, channels, frames, height/8, width/8) in fp32, one tensor
     (1, text rows, text width) for each guidance branch, and the scheduler's history.
     """
@@ -184,14 +185,13 @@ class WanAdapter:
     ) -> list[torch.Tensor]:
         """The prediction of one branch over the lane, in the shape of the latents of all requests."""
         (embeds,) = branches
-        transformer = self.pipeline.transformer
-        with self._sharding.over(exchange):
-            (prediction,) = transformer(
-                hidden_states=latents.to(transformer.dtype),
-                timestep=torch.stack(timesteps),
-                encoder_hidden_states=embeds,
-                return_dict=False,
-            )
+        (prediction,) = self._sharding.run(
+            exchange,
+            hidden_states=latents.to(self.pipeline.transformer.dtype),
+            timestep=torch.stack(timesteps),
+            encoder_hidden_states=embeds,
+            return_dict=False,
+        )
         return [prediction]
 
 

@@ -18,6 +18,7 @@ from diffusers.pipelines.z_image.pipeline_z_image import (
 
 from epe.families import family
 from epe.messages import Request, Split, StateHeader
+from epe.models.capturing import Capturable
 from epe.models.checkpoint import default_dtype
 from epe.models.contract import State
 from epe.models.decoding import decoded
@@ -74,7 +75,7 @@ def load(
     )
 
 
-class ZImageAdapter:
+class ZImageAdapter(Capturable):
     """Z-Image on one device. State: latents (1, channels, height/8, width/8) in fp32, and one tensor
     (tokens, text width) for each guidance branch.
 
@@ -207,8 +208,8 @@ class ZImageAdapter:
         inputs = latents.to(transformer.dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
         time = ((1000 - torch.stack(timesteps)) / 1000).repeat(len(branches))
         prompts = [prompt for branch in branches for prompt in branch]
-        with self._sharding.over(exchange):
-            predicted = transformer(list(inputs.unbind(dim=0)), time, prompts, return_dict=False)[0]
+        pictures = list(inputs.unbind(dim=0))
+        predicted = self._sharding.run(exchange, pictures, time, prompts, return_dict=False)[0]
         return list(torch.stack(predicted).split(len(timesteps)))
 
 

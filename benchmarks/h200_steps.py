@@ -1,0 +1,210 @@
+"""What a step costs at real size with random weights: diffusers as it is and with its compiled blocks, and ours as it
+is, captured, and compiled and captured; in turn, in one run.
+
+    python -m benchmarks.h200_steps                        # on CUDA
+    python -m benchmarks.h200_steps --tiny --device cpu    # the same program on small models, with graphs of the CPU
+
+One JSON object a line, as it goes; a case that fails costs its own line alone. Text has 128 rows, unless a case says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.real_sizes import MODELS
+from benchmarks.step_entrants import ENTRANTS, Bench, Entrant, StepCase, make_entrant
+from epe.telemetry.log import configure
+
+ROUNDS = 3
+CASES = (
+    StepCase("flux1", 256, 256),
+    StepCase("flux1", 512, 512),
+    StepCase("flux1", 1024, 1024, text_rows=512),
+    StepCase("zimage", 256, 256),
+    StepCase("zimage", 512, 512),
+    StepCase("zimage", 1024, 1024),
+    StepCase("qwen-image", 256, 256),
+    StepCase("qwen-image", 512, 512),
+    StepCase("qwen-image", 1024, 1024),
+    StepCase("wan", 480, 832, num_frames=17, text_rows=512),
+    StepCase("wan", 480, 832, num_frames=81, text_rows=512, timed_steps=2),
+    StepCase("flux2-klein", 256, 256, text_rows=512),
+    StepCase("flux2-klein", 1024, 1024, text_rows=512),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Milliseconds of a step, and the finished latents."""
+
+    step_ms: float
+    latents: torch.Tensor
+
+
+def main() -> None:
+    arguments = _arguments()
+    configure(json=True, level="warning")
+    deadline_s = time.perf_counter() + arguments.limit_s
+    _say(_setting(arguments))
+    for name in arguments.only:
+        entrants = Entrants(
+            Bench(name, device=torch.device(arguments.device), tiny=arguments.tiny), arguments.entrants
+        )
+        for case in (case for case in CASES if case.family == name):
+            if time.perf_counter() > deadline_s:
+                _say({"family": name, "size": case.size, "left_out": "no time was left"})
+                continue
+            _say(_line(entrants, case))
+        del entrants
+        _empty(arguments.device)
+
+
+class Entrants:
+    """Those that are asked for, each made when it first draws."""
+
+    def __init__(self, bench: Bench, names: list[str]) -> None:
+        self.bench = bench
+        self.names = names
+        self._made: dict[str, Entrant] = {}
+
+    def __getitem__(self, name: str) -> Entrant:
+        if name not in self._made:
+            self._made[name] = make_entrant(name, self.bench)
+        return self._made[name]
+
+
+def _line(entrants: Entrants, case: StepCase) -> dict[str, Any]:
+    begin_s = time.perf_counter()
+    line: dict[str, Any] = {"family": case.family, "size": case.size, "text_rows": case.text_rows}
+    try:
+        line |= _measured(entrants, case)
+    except Exception as error:
+        line["error"] = f"{type(error).__name__}: {error}"[:600]
+    return {**line, "took_s": round(time.perf_counter() - begin_s, 1)}
+
+
+def _measured(entrants: Entrants, case: StepCase) -> dict[str, Any]:
+    warm_s, errors, memory = {}, {}, {}
+    for name in entrants.names:
+        begin_s = time.perf_counter()
+        try:
+            memory[name] = _peak(entrants, name, case)
+            warm_s[name] = round(time.perf_counter() - begin_s, 2)
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"[:400]
+    drawings: dict[str, list[Drawing]] = {name: [] for name in warm_s}
+    for _ in range(ROUNDS):
+        for name, drawn in drawings.items():
+            drawn.append(_drawn(entrants, name, case))
+    return {
+        "step_ms": {name: [round(each.step_ms, 2) for each in drawn] for name, drawn in drawings.items()},
+        "against_diffusers": dict(_ratios(drawings)),
+        "equal_bits": {name: _same(drawn, drawings) for name, drawn in drawings.items()},
+        "largest_difference": {name: _difference(drawn, drawings) for name, drawn in drawings.items()},
+        "warm_up_s": warm_s,
+        "graphs": {name: facts for name in drawings if (facts := entrants[name].facts())},
+        "peak_gib": memory,
+        **({"errors": errors} if errors else {}),
+    }
+
+
+def _peak(entrants: Entrants, name: str, case: StepCase) -> float:
+    """GiB of the device that a first drawing takes at most: kernels are chosen and graphs captured in it."""
+    if entrants.bench.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    _drawn(entrants, name, case)
+    if entrants.bench.device.type == "cpu":
+        return 0.0
+    return round(torch.cuda.max_memory_reserved() / 2**30, 2)
+
+
+def _drawn(entrants: Entrants, name: str, case: StepCase) -> Drawing:
+    """A drawing whose steps but the first are timed as one: the device is waited for before them and after them."""
+    bench, entrant, clock = entrants.bench, entrants[name], []
+    num_steps = 1 + case.timed_steps
+
+    def watch(step: int) -> None:
+        if step in (1, num_steps):
+            bench.synchronize()
+            clock.append(time.perf_counter())
+
+    latents = entrant.draw(bench.request(case, num_steps), watch)
+    return Drawing(1e3 * (clock[1] - clock[0]) / case.timed_steps, latents)
+
+
+def _ratios(drawings: dict[str, list[Drawing]]) -> Iterator[tuple[str, list[float]]]:
+    """How many times as fast as diffusers: the median of the rounds, the least and the most."""
+    for name, drawn in drawings.items():
+        pairs = zip(drawings["diffusers"], drawn, strict=False)
+        ratios = [theirs.step_ms / ours.step_ms for theirs, ours in pairs]
+        if ratios:
+            yield name, [round(each, 3) for each in (median(ratios), min(ratios), max(ratios))]
+
+
+def _same(drawn: list[Drawing], drawings: dict[str, list[Drawing]]) -> bool:
+    """Whether all rounds gave the bits of diffusers."""
+    return all(torch.equal(each.latents, drawings["diffusers"][0].latents) for each in drawn)
+
+
+def _difference(drawn: list[Drawing], drawings: dict[str, list[Drawing]]) -> list[float]:
+    """The largest one to diffusers' latents, and their largest value."""
+    ours, theirs = drawn[-1].latents.double(), drawings["diffusers"][0].latents.double()
+    return [round((ours - theirs).abs().max().item(), 6), round(theirs.abs().max().item(), 3)]
+
+
+def _empty(device: str) -> None:
+    gc.collect()
+    if device != "cpu":
+        torch.cuda.empty_cache()
+
+
+def _setting(arguments: argparse.Namespace) -> dict[str, Any]:
+    is_gpu = arguments.device != "cpu"
+    return {
+        "device": torch.cuda.get_device_name() if is_gpu else platform.processor() or "cpu",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "diffusers": version("diffusers"),
+        "tiny": arguments.tiny,
+        "rounds": ROUNDS,
+    }
+
+
+def _say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _names(allowed: tuple[str, ...], text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(allowed):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}; there are {', '.join(allowed)}")
+    return names
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    families, entrants = tuple(MODELS), tuple(ENTRANTS)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true", help="small models in place of the real ones")
+    parser.add_argument("--only", type=lambda text: _names(families, text), default=list(families))
+    parser.add_argument("--entrants", type=lambda text: _names(entrants, text), default=list(entrants))
+    parser.add_argument("--limit-s", type=float, default=1e6, help="begin no case after so many seconds")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

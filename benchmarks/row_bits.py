@@ -1,0 +1,106 @@
+"""Which operations give the rows of one rank other bits than those rows have among all, and which setting of the
+linear algebra mends it.
+
+    python -m benchmarks.row_bits > BITS.jsonl                 # on CUDA, about two minutes
+    python -m benchmarks.row_bits --tiny --device cpu          # the same program on small models
+
+Every family's transformer at its real width, but with one layer of each kind and random weights, makes a step on one
+rank; each operation in it is repeated for the rows that a rank of a lane would have. Each setting has a process of its
+own, since some are read once; one of them works at a time. One JSON object a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from benchmarks.blas import BLAS
+from benchmarks.place import Case, Clock, Place, Setting, advance
+from benchmarks.real_sizes import MODELS
+from benchmarks.row_probe import Line, RowProbe
+from epe.geometry import round_up
+from epe.messages import Split
+from epe.models.contract import Adapter
+from epe.transport.exchange import SoloExchange
+from tests.world import RankContext
+
+TIMED_STEPS = 6
+
+
+def measure(setting: Setting, *, families: list[str]) -> Iterator[Line]:
+    """The lines of one setting."""
+    context = RankContext(0, 1, None)
+    for family in families:
+        place = Place(context, setting, Case(family=family), kind="row bits")
+        factory = place.factory(shared=False, shallow=True)
+        adapter = place.adapter_around(factory.pipeline(factory.weights()))
+        for size, name in enumerate(("even", "odd")):
+            described = {"blas": setting.blas, "family": family, "size": name}
+            for line in _of_size(place, adapter, size):
+                yield {**described, **line}
+
+
+def _of_size(place: Place, adapter: Adapter, size: int) -> Iterator[Line]:
+    """The time of a step, and each operation in it."""
+    request, clock = place.request(size, num_steps=TIMED_STEPS), Clock(place.device)
+    state = adapter.encode(request)
+    advance(adapter, state, clock=clock)
+    yield {"operation": "step", "ms": round(1e3 * median(clock.laps_s[1:]), 3)}
+    num_rows = place.family.num_tokens(
+        height=request.height, width=request.width, num_frames=request.num_frames
+    )
+    # Z-Image fills each stream up to a multiple of 32.
+    probe = RowProbe(round_up(num_rows, 32) if place.family.name == "zimage" else num_rows)
+    with probe:
+        adapter.step(state, SoloExchange(), Split())
+    yield from probe.lines
+
+
+def say_all(lines: Callable[[], Iterator[Line]]) -> None:
+    """A setting that this torch lacks costs its own lines alone."""
+    try:
+        for line in lines():
+            print(json.dumps(line), flush=True)
+    except (RuntimeError, TypeError, ValueError) as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"[:400]}), flush=True)
+
+
+def begin(name: str, arguments: list[str]) -> subprocess.Popen[str]:
+    """A process that imports everything and then waits for its turn."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.row_bits", *arguments, "--blas", name],
+        stdin=subprocess.PIPE,
+        text=True,
+        env=os.environ | dict(BLAS[name].environment),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
+    parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--blas", choices=list(BLAS), help="this one alone, at the first line that comes")
+    args = parser.parse_args()
+    if args.blas is None:
+        processes = [begin(name, sys.argv[1:]) for name in BLAS]
+        for process in processes:
+            process.communicate("go\n")
+        return
+    dtype = "float32" if args.device == "cpu" else "bfloat16"
+    setting = Setting(
+        device=args.device, num_ranks=1, backend="gloo", dtype=dtype, tiny=args.tiny, blas=args.blas
+    )
+    sys.stdin.readline()
+    say_all(lambda: measure(setting, families=args.families))
+
+
+if __name__ == "__main__":
+    main()

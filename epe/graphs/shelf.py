@@ -1,0 +1,150 @@
+"""Which passes are captured, and for how long they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from epe.graphs.call import Tree
+from epe.graphs.capture import CapturedPass, Pass, capture
+from epe.graphs.graph import GraphDevice
+from epe.telemetry.log import get_logger
+from epe.transport.exchange import Exchange
+
+log = get_logger("graphs")
+
+# Shapes of calls that are remembered, with how they went.
+MAX_KNOWN = 4096
+# Graphs of one size of picture: prompts of other lengths, batches, lanes of other widths.
+MAX_PASSES = 64
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since the start; `num_bytes` is what the captured passes have now."""
+
+    num_eager: int = 0
+    num_replayed: int = 0
+    num_captured: int = 0
+    num_evicted: int = 0
+    num_refused: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Size:
+    """The passes that give latents of one size. They share a pool, since only one runs at a time."""
+
+    pool: object
+    passes: OrderedDict[Hashable, CapturedPass] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+
+
+class Graphs:
+    """Runs passes: the first of its shape as it is, which warms the device up, the second is captured, and from then on
+    they are replayed, with the bits of the first. One that cannot be captured runs as it is, and the log says so once.
+
+    Beyond `budget_bytes` the passes of the size that was used least recently are let go. For one thread.
+    """
+
+    def __init__(self, device: GraphDevice, *, budget_bytes: int) -> None:
+        self.statistics = Statistics()
+        self._device = device
+        self.budget_bytes = budget_bytes
+        self._sizes: OrderedDict[Hashable, _Size] = OrderedDict()
+        # Of each shape of call the size that it gives; None if it is not captured.
+        self._known: OrderedDict[Hashable, Hashable | None] = OrderedDict()
+
+    def run(self, work: Pass, exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `work` gives for the arguments over the lane of `exchange`."""
+        call = Tree.of((args, kwargs))
+        key = (call.key, exchange.width, exchange.position)
+        captured = self._find(key)
+        if captured is None and self._known.get(key) is not None:
+            captured = self._capture(key, work, call, exchange)
+        if captured is not None:
+            self.statistics.num_replayed += 1
+            return captured.replay(call.tensors, exchange)
+        self.statistics.num_eager += 1
+        output = work(exchange, args, kwargs)
+        if key not in self._known:
+            self._learn(key, tuple(tensor.shape for tensor in Tree.of(output).tensors))
+        return output
+
+    def clear(self) -> None:
+        """Let all captured passes go, so that their memory serves others."""
+        while self._sizes:
+            self._evict()
+        self._device.let_go()
+
+    def _find(self, key: Hashable) -> CapturedPass | None:
+        size = self._known.get(key)
+        if size is None or size not in self._sizes:
+            return None
+        shelf = self._sizes[size]
+        self._sizes.move_to_end(size)
+        if key in shelf.passes:
+            shelf.passes.move_to_end(key)
+        return shelf.passes.get(key)
+
+    def _capture(self, key: Hashable, work: Pass, call: Tree, exchange: Exchange) -> CapturedPass | None:
+        size = self._known[key]
+        shelf = self._sizes.get(size) or _Size(self._device.new_pool())
+        before_bytes, begin_s = self._device.used_bytes(), time.perf_counter()
+        try:
+            captured = capture(work, call, exchange, device=self._device, pool=shelf.pool)
+        except RuntimeError as error:
+            self._refuse(key, error)
+            return None
+        num_bytes = max(0, self._device.used_bytes() - before_bytes)
+        self._sizes[size] = shelf
+        self._sizes.move_to_end(size)
+        shelf.passes[key] = captured
+        shelf.num_bytes += num_bytes
+        self.statistics.num_captured += 1
+        self.statistics.num_bytes += num_bytes
+        log.info(
+            "graph.captured", size=size, seconds=round(time.perf_counter() - begin_s, 3), bytes=num_bytes
+        )
+        return self._fitted(key, size, captured)
+
+    def _fitted(self, key: Hashable, size: Hashable, captured: CapturedPass) -> CapturedPass | None:
+        """Keep within the budget; None if `captured` alone is too large for it."""
+        shelf = self._sizes[size]
+        if len(shelf.passes) > MAX_PASSES:
+            shelf.passes.popitem(last=False)
+            self.statistics.num_evicted += 1
+        while self.statistics.num_bytes > self.budget_bytes and len(self._sizes) > 1:
+            self._evict()
+        if self.statistics.num_bytes <= self.budget_bytes:
+            return captured
+        used_bytes = shelf.num_bytes
+        self._evict()
+        self._refuse(key, f"it needs {used_bytes} bytes; graphs may have {self.budget_bytes}")
+        return None
+
+    def _evict(self) -> None:
+        """Let the passes of one size go, those that were used least recently."""
+        _, shelf = self._sizes.popitem(last=False)
+        self.statistics.num_evicted += len(shelf.passes)
+        self.statistics.num_bytes -= shelf.num_bytes
+        shelf.passes.clear()
+        self._device.let_go()
+
+    def _refuse(self, key: Hashable, reason: Exception | str) -> None:
+        size = self._known[key]
+        self._learn(key, None)
+        self.statistics.num_refused += 1
+        log.warning("graph.refused", size=size, reason=str(reason), falls_back="as it is, with equal bits")
+        if isinstance(reason, torch.OutOfMemoryError):
+            self._device.let_go()
+
+    def _learn(self, key: Hashable, size: Hashable | None) -> None:
+        self._known[key] = size
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)

@@ -1,0 +1,16 @@
+"""How the forward passes of an adapter come to be captured: the same for every family."""
+
+from __future__ import annotations
+
+from epe.graphs import Graphs
+from epe.parallel import SequenceSharding
+
+
+class Capturable:
+    """Lets the forward passes of an adapter be captured; it runs them in its `_sharding`."""
+
+    _sharding: SequenceSharding
+
+    def use_graphs(self, graphs: Graphs) -> None:
+        """Capture passes from now on. All else of a step (guidance, the scheduler) stays as it is."""
+        self._sharding.use_graphs(graphs)

@@ -1,0 +1,65 @@
+"""A pass that exchanges with others: its graphs lie between the exchanges, which are done anew at each replay."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from epe.graphs import Graphs
+from epe.transport.exchange import Exchange
+from tests.graphs.tape import TapeDevice
+from tests.lanes import ThreadExchange, on_lane
+
+
+def every_exchange(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Gathers, trades, and trades within halves, with work between them; equal on all ranks."""
+    (part,) = args
+    whole = exchange.gather(part * 2, (2, 3, 2, 3), dim=0)
+    mine = whole.sum(dim=1, keepdim=True) + exchange.position
+    parts = exchange.all_to_all([mine] * 4, [tuple(mine.shape)] * 4)
+    half = exchange.narrow((0, 1) if exchange.position < 2 else (2, 3))
+    pending = half.start_all_to_all([torch.cat(parts, dim=1)] * 2, [(10, 4)] * 2)
+    alone = exchange.narrow((exchange.position,))
+    return alone.gather(torch.stack(pending()).sum(dim=0), (10,), dim=0) + 1
+
+
+def part_of(position: int, turn: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10 * turn + position)
+    return torch.randn(2 + position % 2, 5, generator=generator)
+
+
+def test_replays_exchange_what_the_ranks_have_then() -> None:
+    def task(lane: ThreadExchange) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        graphs = Graphs(TapeDevice(), budget_bytes=2**20)
+        pairs = []
+        for turn in range(4):
+            part = part_of(lane.position, turn)
+            replayed = graphs.run(every_exchange, lane, (part,), {})  # type: ignore[arg-type]
+            pairs.append((replayed, every_exchange(lane, (part,), {})))  # type: ignore[arg-type]
+        assert (graphs.statistics.num_captured, graphs.statistics.num_replayed) == (1, 3)
+        return pairs
+
+    for pairs in on_lane(4, task):
+        assert all(torch.equal(replayed, expected) for replayed, expected in pairs)
+
+
+def test_a_pass_is_captured_without_the_others() -> None:
+    """One of two ranks captures and the other does not, and neither waits."""
+
+    def task(lane: ThreadExchange) -> tuple[int, torch.Tensor]:
+        graphs = Graphs(TapeDevice(), budget_bytes=2**20)
+        given = torch.full((2, 2), float(lane.position))
+        for _ in range(3):
+            run = partial(graphs.run, gathered) if lane.position == 0 else gathered
+            output = run(lane, (given,), {})  # type: ignore[arg-type]
+        return lane.num_exchanges, output
+
+    for num_exchanges, output in on_lane(2, task):
+        assert num_exchanges == 3
+        assert output.flatten().tolist() == [0.0] * 4 + [1.0] * 4
+
+
+def gathered(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return exchange.gather(args[0], (2, 2), dim=0)

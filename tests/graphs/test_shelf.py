@@ -1,0 +1,162 @@
+"""Which passes are captured, kept and let go, with graphs of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from epe.graphs import Graphs
+from epe.graphs.capture import Pass
+from epe.transport.exchange import Exchange, SoloExchange
+from tests.graphs.tape import TapeDevice
+
+WEIGHT = torch.arange(12.0).view(3, 4)
+
+
+class Model:
+    """A small pass that counts how often Python runs it."""
+
+    def __init__(self) -> None:
+        self.num_runs = 0
+
+    def __call__(self, exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.num_runs += 1
+        (rows,) = args
+        return [torch.tanh(rows @ WEIGHT) * kwargs["scale"]]
+
+
+def run(graphs: Graphs, work: Pass, rows: torch.Tensor, scale: torch.Tensor | float = 2.0) -> torch.Tensor:
+    (output,) = graphs.run(work, SoloExchange(), (rows,), {"scale": scale})
+    expected = torch.tanh(rows @ WEIGHT) * scale
+    assert torch.equal(output, expected)
+    return output
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.randn(count, 3)
+
+
+def graphs_of(device: TapeDevice | None = None, *, budget_bytes: int = 2**20) -> Graphs:
+    return Graphs(device or TapeDevice(), budget_bytes=budget_bytes)
+
+
+def test_a_shape_runs_once_as_it_is_is_captured_and_then_replayed_with_equal_bits() -> None:
+    graphs, model = graphs_of(), Model()
+    for _ in range(5):
+        run(graphs, model, rows(4))
+    assert model.num_runs == 2
+    counts = graphs.statistics
+    assert (counts.num_eager, counts.num_captured, counts.num_replayed) == (1, 1, 4)
+
+
+def test_what_a_replay_gave_stays_when_others_follow() -> None:
+    graphs, model = graphs_of(), Model()
+    given = [rows(4) for _ in range(4)]
+    outputs = [run(graphs, model, each) for each in given]
+    assert all(torch.equal(o, torch.tanh(g @ WEIGHT) * 2.0) for o, g in zip(outputs, given, strict=True))
+
+
+def test_a_value_that_is_no_tensor_has_a_graph_of_its_own() -> None:
+    graphs, model = graphs_of(), Model()
+    for scale in (2.0, 3.0) * 3:
+        run(graphs, model, rows(4), scale)
+    assert graphs.statistics.num_captured == 2
+
+
+def test_a_value_in_a_tensor_needs_no_other_graph() -> None:
+    graphs, model = graphs_of(), Model()
+    for scale in (2.0, 3.0, 4.0):
+        run(graphs, model, rows(4), torch.tensor(scale))
+    assert graphs.statistics.num_captured == 1
+
+
+def test_rows_laid_out_otherwise_have_a_graph_of_their_own() -> None:
+    graphs, model = graphs_of(), Model()
+    for _ in range(3):
+        run(graphs, model, rows(4))
+        run(graphs, model, torch.randn(3, 4).t())
+    assert graphs.statistics.num_captured == 2
+
+
+def test_beyond_the_budget_the_size_that_was_used_least_recently_goes() -> None:
+    graphs, model = graphs_of(TapeDevice(pass_bytes=10), budget_bytes=25), Model()
+    for count in (4, 5):
+        run(graphs, model, rows(count))
+        run(graphs, model, rows(count))
+    run(graphs, model, rows(4))
+    for _ in range(2):
+        run(graphs, model, rows(6))
+    assert (graphs.statistics.num_evicted, graphs.statistics.num_bytes) == (1, 20)
+    num_runs = model.num_runs
+    run(graphs, model, rows(4))
+    assert model.num_runs == num_runs, "4 rows were used after 5, and are still here"
+    run(graphs, model, rows(5))
+    assert graphs.statistics.num_captured == 4, "5 rows were captured anew"
+
+
+def test_prompts_of_many_lengths_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epe.graphs.shelf.MAX_PASSES", 2)
+    graphs, model = graphs_of(), Model()
+    for scale in (1.0, 2.0, 3.0):
+        for _ in range(2):
+            run(graphs, model, rows(4), scale)
+    assert graphs.statistics.num_evicted == 1
+    run(graphs, model, rows(4), 1.0)
+    assert graphs.statistics.num_captured == 4
+
+
+def test_a_pass_too_large_for_the_budget_runs_as_it_is_and_the_log_says_so_once() -> None:
+    graphs, model = graphs_of(TapeDevice(pass_bytes=100), budget_bytes=50), Model()
+    with capture_logs() as lines:
+        for _ in range(5):
+            run(graphs, model, rows(4))
+    assert (graphs.statistics.num_refused, graphs.statistics.num_bytes) == (1, 0)
+    refused = [line for line in lines if line["event"] == "graph.refused"]
+    assert len(refused) == 1
+    assert "it needs 100 bytes; graphs may have 50" in refused[0]["reason"]
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("not while capturing")])
+def test_a_capture_that_fails_falls_back_with_equal_bits_and_is_not_tried_again(error: RuntimeError) -> None:
+    device, model = TapeDevice(), Model()
+    graphs = graphs_of(device)
+    run(graphs, model, rows(4))
+    device.fails_with = error
+    for _ in range(4):
+        run(graphs, model, rows(4))
+    assert (graphs.statistics.num_refused, graphs.statistics.num_captured) == (1, 0)
+    for _ in range(3):
+        run(graphs, model, rows(5))
+    assert graphs.statistics.num_captured == 1, "other shapes are captured"
+
+
+def test_a_pass_that_asks_for_a_value_is_refused_and_right() -> None:
+    def branching(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        (each,) = args
+        return [torch.tanh(each @ WEIGHT) * kwargs["scale"] if each.sum() > -1e9 else each]
+
+    graphs = graphs_of()
+    for _ in range(3):
+        run(graphs, branching, rows(4))
+    assert graphs.statistics.num_refused == 1
+
+
+def test_an_error_of_the_pass_itself_is_raised() -> None:
+    def broken(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise ValueError("rows are not what they should be")
+
+    with pytest.raises(ValueError, match="not what they should be"):
+        graphs_of().run(broken, SoloExchange(), (rows(4),), {})
+
+
+def test_after_clearing_a_shape_is_captured_anew() -> None:
+    graphs, model = graphs_of(), Model()
+    for _ in range(3):
+        run(graphs, model, rows(4))
+    graphs.clear()
+    assert graphs.statistics.num_bytes == 0
+    run(graphs, model, rows(4))
+    assert graphs.statistics.num_captured == 2

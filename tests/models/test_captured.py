@@ -1,0 +1,87 @@
+"""Steps that are captured, with graphs of the CPU: the bits of the same steps as they are, for every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from epe.graphs import Graphs
+from epe.messages import Request, Split
+from epe.models.contract import State
+from tests.graphs.tape import TapeDevice
+from tests.models.every_family import adapters_of, make_request
+from tests.models.trajectories import drawn_by_lane, drawn_with_moves, solo, taking_turns
+
+
+@pytest.fixture(scope="package")
+def plain(checkpoint: Path) -> Any:
+    return adapters_of(checkpoint, 1)[0]
+
+
+def capturing(checkpoint: Path, count: int) -> tuple[list[Any], list[Graphs]]:
+    adapters = adapters_of(checkpoint, count)
+    graphs = [Graphs(TapeDevice(), budget_bytes=2**40) for _ in adapters]
+    for adapter, own in zip(adapters, graphs, strict=True):
+        adapter.use_graphs(own)  # type: ignore[attr-defined]
+    return adapters, graphs
+
+
+def small(checkpoint: Path, **changes: Any) -> Request:
+    return make_request(checkpoint, height=64, width=96, num_frames=1, **({"num_steps": 4} | changes))
+
+
+def latents(states: list[State]) -> list[torch.Tensor]:
+    return [state.tensors["latents"] for state in states]
+
+
+def test_requests_of_one_shape_that_take_turns_replay_the_same_graphs_with_their_own_bits(
+    checkpoint: Path, plain: Any
+) -> None:
+    (adapter,), (graphs,) = capturing(checkpoint, 1)
+    requests = [small(checkpoint, id=name, seed=seed) for name, seed in (("a", 1), ("b", 2))]
+    requests.append(with_other_words(small(checkpoint, id="c", seed=3)))
+    drawn = latents(taking_turns(adapter, requests))
+    expected = [solo(plain, request).tensors["latents"] for request in requests]
+    assert all(map(torch.equal, drawn, expected))
+    assert graphs.statistics.num_replayed > graphs.statistics.num_eager
+    assert graphs.statistics.num_refused == 0
+
+
+def with_other_words(request: Request) -> Request:
+    """Of as many tokens, so of one shape, and with another scale."""
+    words = " ".join(reversed(request.prompt.split()))
+    return replace(request, prompt=words, guidance_scale=request.guidance_scale + 1)
+
+
+def test_a_lane_replays_between_its_exchanges_with_the_bits_of_one_rank(checkpoint: Path, plain: Any) -> None:
+    adapters, graphs = capturing(checkpoint, 3)
+    request = make_request(checkpoint, num_steps=4)
+    expected = solo(plain, request).tensors["latents"]
+    drawn = drawn_by_lane(adapters, request, Split(cp=3))
+    assert all(torch.equal(each, expected) for each in drawn)
+    assert all(own.statistics.num_replayed > 0 for own in graphs)
+    assert all(own.statistics.num_refused == 0 for own in graphs)
+
+
+def test_a_rank_that_replays_shares_a_lane_with_one_that_does_not(checkpoint: Path, plain: Any) -> None:
+    (first, second), (own, _) = capturing(checkpoint, 2)
+    request = make_request(checkpoint, num_steps=4)
+    mixed = [first, plain]
+    expected = solo(second, request).tensors["latents"]
+    assert all(torch.equal(each, expected) for each in drawn_by_lane(mixed, request, Split(cp=2)))
+    assert own.statistics.num_replayed > 0
+
+
+def test_graphs_survive_moves_between_lanes(checkpoint: Path, plain: Any) -> None:
+    adapters, graphs = capturing(checkpoint, 2)
+    request = make_request(checkpoint, num_steps=8)
+    expected = solo(plain, request).tensors["latents"]
+    turns = [Split(cp=width) for width in (1, 2, 1, 2, 2, 1, 2, 1)]
+    state = drawn_with_moves(adapters, adapters[0].encode(request), turns)
+    assert torch.equal(state.tensors["latents"], expected)
+    assert sum(own.statistics.num_replayed for own in graphs) > 0
+    assert all(own.statistics.num_refused == 0 for own in graphs)

@@ -137,8 +137,14 @@ class Desk(Actor):
             # The planner knows of the request before it hears of the state: it is asked before anything else can run.
             self.ref(self.directory.checkpoints).tell(state)
         self._want_previews(entry, num_previews, preview_watcher)
+        accepted = entry.accepted = await self._accepted(request, again)
+        self._tell(Admitted(request=request, accepted=accepted, arrived_at=entry.arrived_at))
+        return Handle(self, accepted, entry.ending)
+
+    async def _accepted(self, request: Request, again: Again | None) -> Accepted:
+        """The planner's promise; where there is none the request is forgotten."""
         try:
-            answer = await self.ref(self.directory.planner).ask(
+            answer: Accepted | Rejected = await self.ref(self.directory.planner).ask(
                 Submit(request=request, again=again), timeout_s=ASK_TIMEOUT_S
             )
         except BaseException:
@@ -149,9 +155,7 @@ class Desk(Actor):
             self._forget(request.id)
             self._tell(Turned(request=request, failure=answer.failure))
             raise error_of(answer.failure)
-        entry.accepted = answer
-        self._tell(Admitted(request=request, accepted=answer, arrived_at=entry.arrived_at))
-        return Handle(self, answer, entry.ending)
+        return answer
 
     def _want_previews(self, entry: _Entry, num_previews: int, watcher: PreviewWatcher | None) -> None:
         """Those of a picture go to whoever asked for them when it came, the last one of a video is kept."""

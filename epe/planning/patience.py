@@ -13,7 +13,7 @@ class Patience:
     had to spare when it came."""
 
     REMEMBERED = 64
-    # So many of them are not to be made late by the length of a step.
+    # So many of them may be less patient than a step is long.
     SHARE = 0.1
 
     def __init__(self) -> None:

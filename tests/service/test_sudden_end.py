@@ -30,7 +30,12 @@ async def test_a_request_whose_rank_dies_gets_the_picture_of_an_undisturbed_one_
         assert reply.file == undisturbed.file
     await service.until_all_ranks_work()
     assert [event["rank"] for event in service.events("rank.was_lost", since=mark)] == [rank]
-    assert any(service.events("request.resumed", since=mark))
+    resumed = list(service.events("request.resumed", since=mark))
+    assert resumed
+    sent = list(service.events("lease.sent", since=mark))
+    for event in resumed:
+        largest = max(lease["num_steps"] for lease in sent if lease["request"] == event["request"])
+        assert event["repeated_steps"] <= largest, "a death costs the steps of one lease"
     assert (await service.draw(**wanted)).file == undisturbed.file
 
 

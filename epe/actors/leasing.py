@@ -204,7 +204,7 @@ class Leasing:
         width = shared_width(stage, len(self._lane_of(assignment)))
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
-        expected_s = self.costs.seconds(key) * max(1, num_steps)
+        expected_s = self.costs.seconds(key) * batch[0].num_tasks(num_steps)
         is_known = self.costs.fit(key).basis in (Basis.MEASURED, Basis.FITTED)
         split = self._split_of(width, batch[0])
         transfers = [trajectory.transfers(ranks, leaving=self.roster.leaving) for trajectory in batch]

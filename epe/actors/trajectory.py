@@ -11,6 +11,7 @@ import msgspec
 from epe.actors.ledger import Running
 from epe.messages import (
     Account,
+    CacheAccount,
     Checkpointed,
     Encoded,
     Failure,
@@ -66,6 +67,7 @@ class Trajectory:
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
         self.num_migrations = self.num_recoveries = self.num_repeated_steps = 0
+        self.num_computed_steps = self.num_reused_steps = self.kept_bytes = 0
         # Those under which ranks were lost, by number: of a lane that goes down at once it is one.
         self.lost_leases: set[int] = set()
         self.predicted_s = 0.0
@@ -132,14 +134,27 @@ class Trajectory:
             holders=tuple(sorted(self.lane)),
             num_leases=len(self.leases),
             shape=self._shape,
-            alone=self.alone,
+            alone=self.alone or self._is_drawn_alone,
+            reuse=self.request.reuse,
         )
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """What a batch must have in common, beside the workload."""
+        """What a batch must have in common, beside the workload: with FlexCache also where in which plan it stands, so
+        that all of it compute the same steps."""
         request = self.request
-        return request.height, request.width, request.num_frames, request.max_sequence_length
+        size = (request.height, request.width, request.num_frames, request.max_sequence_length)
+        return size if request.reuse is None else (*size, self.step, *request.reuse.computed)
+
+    @property
+    def _is_drawn_alone(self) -> bool:
+        return self.request.reuse is not None and self.request.reuse.is_drawn_alone
+
+    def num_tasks(self, num_steps: int) -> int:
+        """How many times its next lease takes what its next task takes."""
+        if self.stage is not Stage.DENOISE:
+            return 1
+        return self.request.num_computed(self.step, self.step + num_steps)
 
     @property
     def next_holders(self) -> set[int]:
@@ -213,11 +228,15 @@ class Trajectory:
         (their state is the same). Returns the ranks whose state is no longer needed."""
         lease = running.lease
         self._renew()
-        repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
-        start_s = now_s - running.seconds * repeats
+        took_s = running.seconds * max(1, running.num_tasks)
+        start_s = now_s - took_s
         if self.started_s is None:
             self.started_s = start_s
-        self.seconds[lease.stage] += running.seconds * repeats
+        self.seconds[lease.stage] += took_s
+        if lease.stage is Stage.DENOISE:
+            self.num_computed_steps += running.num_tasks
+            self.num_reused_steps += lease.num_steps - running.num_tasks
+        self.kept_bytes = max(self.kept_bytes, *(report.kept_bytes for report in running.done))
         self.served_s = now_s
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
@@ -337,6 +356,17 @@ class Trajectory:
             )
         )
 
+    @property
+    def _cache_account(self) -> CacheAccount | None:
+        if self.request.reuse is None:
+            return None
+        return CacheAccount(
+            settings=self.request.reuse.strategy,
+            computed_steps=self.num_computed_steps,
+            reused_steps=self.num_reused_steps,
+            kept_bytes=self.kept_bytes,
+        )
+
     def account(self, *, now_s: float) -> Account:
         """What happened, for the reply and the log."""
         started_s = now_s if self.started_s is None else self.started_s
@@ -352,5 +382,6 @@ class Trajectory:
             num_migrations=self.num_migrations,
             num_recoveries=self.num_recoveries,
             num_repeated_steps=self.num_repeated_steps,
+            cache=self._cache_account,
             visits=tuple(self.visits),
         )

@@ -160,6 +160,8 @@ class ThreadDevice:
             gap_s=gap_s,
             fetch_s=fetch_s,
             peak_bytes=self.meter.peak_bytes(),
+            num_computed=work.num_computed,
+            kept_bytes=work.kept_bytes,
         )
         if self.rank != lease.lane.head:
             return Outcome(report)

@@ -55,10 +55,11 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
 class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     """One rank has run a lease to its end and holds the state at `next_step`.
 
-    `seconds` is the device time of the task (for denoising, of one step); `gap_s` the idle time of the
+    `seconds` is the device time of the task (for denoising, of one computed step); `gap_s` the idle time of the
     device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
     took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
-    use meanwhile (0: not measured).
+    use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all); for others `kept_bytes`
+    were kept at most.
     """
 
     seq: int
@@ -70,6 +71,8 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     fetch_s: float = 0.0
     move_s: float = 0.0
     peak_bytes: int = 0
+    num_computed: int | None = None
+    kept_bytes: int = 0
 
 
 class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):

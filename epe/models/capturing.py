@@ -7,10 +7,10 @@ from epe.parallel import SequenceSharding
 
 
 class Capturable:
-    """Lets the forward passes of an adapter be captured; it runs them in its `_sharding`."""
+    """Lets the forward passes of an adapter be captured; it runs them in its `sharding`."""
 
-    _sharding: SequenceSharding
+    sharding: SequenceSharding
 
     def use_graphs(self, graphs: Graphs) -> None:
         """Capture passes from now on. All else of a step (guidance, the scheduler) stays as it is."""
-        self._sharding.use_graphs(graphs)
+        self.sharding.use_graphs(graphs)

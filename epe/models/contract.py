@@ -14,7 +14,11 @@ import torch
 
 from epe.families import Family
 from epe.messages import Request, Split, StateHeader
+from epe.parallel import Broadcast
 from epe.transport.exchange import Exchange
+
+# What every family calls the picture or video that is being drawn, in its state.
+LATENTS = "latents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +26,15 @@ class State:
     """The canonical state of a request at the boundary before `step`: what denoising resumes from exactly.
 
     `tensors` are never changed in place: a step makes a new state, so a state that another rank
-    is fetching stays whole. `scalars` are what a scheduler with a history counts beside them.
+    is fetching stays whole. `scalars` are what a scheduler with a history counts beside them. `lent` is what steps of
+    one lease hand on and nobody else gets: a state that is kept or moves has none.
     """
 
     request: Request
     step: int
     tensors: dict[str, torch.Tensor]
     scalars: dict[str, float] = field(default_factory=dict)
+    lent: Broadcast | None = field(default=None, compare=False)
 
 
 class Adapter(Protocol):

@@ -6,7 +6,7 @@ import copy
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from epe.models.contract import State
@@ -35,6 +35,11 @@ def dynamic_schedule(
         template.config.get("max_shift", 1.15),
     )
     return linear_schedule(template, num_steps=num_steps, mu=mu, device=device)
+
+
+def sigmas_of(schedule: FlowMatchEulerDiscreteScheduler | UniPCMultistepScheduler) -> tuple[float, ...]:
+    """The noise levels before each step and after the last."""
+    return tuple(schedule.sigmas.tolist())
 
 
 def at_step(schedule: FlowMatchEulerDiscreteScheduler, state: State) -> FlowMatchEulerDiscreteScheduler:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from types import FunctionType
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 from epe.errors import StartFailed
 
 Attend = Callable[..., torch.Tensor]
+Around = Callable[[Callable[[], Any]], Any]
 
 _NAME = "dispatch_attention_fn"
 _SERIES = "0.42."
@@ -48,8 +50,14 @@ def check_seam() -> None:
         )
 
 
-def redirect_attention(module: nn.Module, attend: Attend) -> None:
-    """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`.
+def as_it_is(call: Callable[[], Any]) -> Any:
+    """An `Around` that changes nothing."""
+    return call()
+
+
+def redirect_attention(module: nn.Module, attend: Attend, *, around: Around = as_it_is) -> None:
+    """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`, and `around` with
+    what the whole processor does, which it may leave undone.
 
     The processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a
     namespace in which that one name means `attend`. Signature, attributes and numerics stay.
@@ -58,11 +66,11 @@ def redirect_attention(module: nn.Module, attend: Attend) -> None:
     if processor is None:
         raise StartFailed(f"{type(module).__name__} has no attention processor")
     redirected = copy.copy(processor)
-    redirected.__class__ = _subclass(type(processor), attend)
+    redirected.__class__ = _subclass(type(processor), attend, around)
     module.processor = redirected
 
 
-def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
+def _subclass(processor_type: type[Any], attend: Attend, around: Around) -> type[Any]:
     call = processor_type.__call__
     known = getattr(call, "__globals__", {}).get(_NAME)
     if (
@@ -77,4 +85,10 @@ def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
         call.__code__, {**call.__globals__, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
     )
     bound.__kwdefaults__ = call.__kwdefaults__
-    return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": bound})
+
+    # Diffusers' modules read the signature of a processor, so it stays.
+    @wraps(bound)
+    def call_around(*args: Any, **kwargs: Any) -> Any:
+        return around(lambda: bound(*args, **kwargs))
+
+    return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": call_around})

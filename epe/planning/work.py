@@ -79,7 +79,8 @@ def left_s(costs: CostTable, workload: Workload, stage: Stage, num_steps: int, *
 def steps_for(
     costs: CostTable, trajectory: TrajectoryView, width: int, *, pulse_s: float, pulse_steps: int
 ) -> int:
-    """Steps of the next lease: as many as fit into a pulse, at least `pulse_steps`, at most all that are left.
+    """Steps of the next lease: as many as fit into a pulse, at least `pulse_steps`, at most all that are left. Those
+    that FlexCache makes without the model count nothing.
 
     While nothing was measured, `pulse_steps`: by a guess that is too low, a lease that nobody can end would hold
     all steps.
@@ -88,7 +89,7 @@ def steps_for(
         return 0
     key = cost_key(trajectory.workload, Stage.DENOISE, width)
     fitting = 0 if costs.guesses(key) else int(pulse_s / max(costs.seconds(key), 1e-9))
-    return min(max(fitting, pulse_steps), trajectory.num_steps - trajectory.step)
+    return trajectory.steps_with(max(fitting, pulse_steps))
 
 
 def split_of(width: int, *, conditions: int, cfg_parallel_degree: int, num_planes: int = 1) -> Split:

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from epe.media.preview import Floats, to_grid
 from epe.messages import Palette, Request
-from epe.models.contract import Adapter, State
-from epe.models.denoising import LATENTS
+from epe.models.contract import LATENTS, Adapter, State
 from epe.telemetry.log import get_logger
 
 log = get_logger("runtime")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from epe.cache import NOTHING_KNOWN, CacheRules
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
@@ -20,8 +21,9 @@ from epe.server.spans import Spans, TraceParent
 @dataclass(frozen=True, slots=True)
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
-    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing.
-    `restart` begins to restart all ranks. `advertised` is where clients reach the service (None: where they have)."""
+    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing;
+    `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all ranks. `advertised` is where
+    clients reach the service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs
@@ -36,6 +38,7 @@ class Service:
     advertised: str | None
     restart: Callable[[], Awaitable[Status]]
     warn: Callable[[str], str | None] = lambda prompt: None
+    cache_rules: CacheRules = NOTHING_KNOWN
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from epe.families import family
 from epe.messages import Request
 from epe.models.capturing import Capturable
 from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
+from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
 from epe.models.guide import lead_away
 from epe.models.moving import Movable
@@ -58,7 +58,7 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         self.family = family("flux1")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         # What is made on the host is sent to the device once: a step would wait for it.
         self._scales = lru_cache(maxsize=256)(partial(torch.tensor, device=device, dtype=torch.float32))
         self._positions = lru_cache(maxsize=64)(self._make_positions)
@@ -121,7 +121,7 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         request, latents = states[0].request, latents_of(states)
         takes_scale = self.pipeline.transformer.config.guidance_embeds
         scales = tuple(state.request.guidance_scale for state in states)
-        (velocity,) = self._sharding.run(
+        (velocity,) = self.sharding.run(
             exchange,
             hidden_states=latents,
             timestep=timesteps.to(latents.dtype) / 1000,

@@ -16,9 +16,9 @@ from epe.families import family
 from epe.messages import Request
 from epe.models.capturing import Capturable
 from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
+from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux2_klein.plan import PLAN
 from epe.models.guide import lead_away
 from epe.models.moving import Movable
@@ -63,7 +63,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         self.family = family("flux2-klein")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         # What is made on the host is sent to the device once: a step would wait for it.
         self._latent_ids = lru_cache(maxsize=64)(self._make_latent_ids)
         self._text_ids = lru_cache(maxsize=64)(self._make_text_ids)
@@ -137,7 +137,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         """The velocities for one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
         transformer, latents = self.pipeline.transformer, latents_of(states)
-        (velocity,) = self._sharding.run(
+        (velocity,) = self.sharding.run(
             exchange,
             hidden_states=latents.to(transformer.dtype),
             timestep=timesteps.to(latents.dtype) / 1000,

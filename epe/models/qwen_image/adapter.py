@@ -17,8 +17,8 @@ from epe.messages import Request
 from epe.models.capturing import Capturable
 from epe.models.causal_vae import decode_frames
 from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.contract import LATENTS, State
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.guide import lead_away_at_length
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
@@ -67,7 +67,7 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         self.family = family("qwen-image")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         _forget_positions(pipeline.transformer.pos_embed)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away_at_length)
 
@@ -128,7 +128,7 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         (embeds,) = branches
         latents, patch = latents_of(states), self.family.patch
         shape = (1, states[0].request.height // patch, states[0].request.width // patch)
-        (prediction,) = self._sharding.run(
+        (prediction,) = self.sharding.run(
             exchange,
             hidden_states=latents,
             timestep=timesteps.to(latents.dtype) / 1000,

@@ -54,32 +54,25 @@ def start(folder: Path, model_path: str, *, checkpoint_mb: int) -> Served:
 
 @dataclass(frozen=True)
 class Round:
-    """What one service took for a picture: wall time, processor time of all of its processes, and what of that was not
-    the ranks' device threads', which compute."""
+    """What one service took: wall time a picture, and processor time of all of its processes a picture."""
 
     wall_s: float
     cpu_s: float
-    beside_s: float
 
 
 async def draw_all(served: Served, *, seed: int) -> Round:
     """Requests that come all at once."""
-    begin_s, cpu_s, device_s = time.perf_counter(), _cpu_s(served), _device_s(served)
+    begin_s, cpu_s = time.perf_counter(), _cpu_s(served)
     replies = await asyncio.gather(
         *(served.draw(seed=100 * seed + index, **BODY) for index in range(NUM_AT_ONCE))
     )
     assert [reply.status for reply in replies] == [200] * NUM_AT_ONCE
     wall_s = time.perf_counter() - begin_s
-    cpu_s, device_s = _cpu_s(served) - cpu_s, _device_s(served) - device_s
-    return Round(wall_s / NUM_AT_ONCE, cpu_s / NUM_AT_ONCE, (cpu_s - device_s) / NUM_AT_ONCE)
+    return Round(wall_s / NUM_AT_ONCE, (_cpu_s(served) - cpu_s) / NUM_AT_ONCE)
 
 
 def _cpu_s(served: Served) -> float:
     return sum(process.cpu_s for process in served.processes())
-
-
-def _device_s(served: Served) -> float:
-    return sum(process.busiest_thread_s for process in served.processes() if process.rank is not None)
 
 
 async def measure(keeps: Served, without: Served, *, rounds: int) -> list[tuple[Round, Round]]:
@@ -103,13 +96,6 @@ def row(name: str, pairs: list[tuple[float, float]]) -> str:
     )
 
 
-def _share(rounds: list[tuple[Round, Round]]) -> str:
-    """What was added beside the device threads, in percent of all processor time."""
-    percents = [100 * (kept.beside_s - none.beside_s) / none.cpu_s for kept, none in rounds]
-    error = statistics.stdev(percents) / len(percents) ** 0.5
-    return f"{statistics.mean(percents):.2f} ± {error:.2f} %"
-
-
 def report(rounds: list[tuple[Round, Round]], *, command: str, model: str) -> str:
     """Markdown."""
     return "\n".join(
@@ -125,10 +111,8 @@ def report(rounds: list[tuple[Round, Round]], *, command: str, model: str) -> st
             "|---|---|---|---|---|",
             row("wall time", [(kept.wall_s, none.wall_s) for kept, none in rounds]),
             row("processor time of all processes", [(kept.cpu_s, none.cpu_s) for kept, none in rounds]),
-            row("of it beside the device threads", [(kept.beside_s, none.beside_s) for kept, none in rounds]),
             "",
-            "Target: at most 1 % of throughput. Checkpoints are made and sent beside the device threads, and added "
-            f"{_share(rounds)} there, of all processor time.",
+            "Target: at most 1 % of throughput.",
             "",
         ]
     )

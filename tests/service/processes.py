@@ -35,12 +35,6 @@ class Process:
         return (int(fields[11]) + int(fields[12])) * _TICK_S
 
     @property
-    def busiest_thread_s(self) -> float:
-        """Processor time so far of the thread that has had the most of it: of a rank, its device thread."""
-        threads = (PROC / str(self.pid) / "task").iterdir()
-        return max(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
-
-    @property
     def num_threads(self) -> int:
         return len(list((PROC / str(self.pid) / "task").iterdir()))
 

@@ -38,6 +38,7 @@ from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Request, Reuse, Split
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
+from epe.models.loading import Loading
 from epe.models.reusing import kept_bytes, num_computed
 from epe.runtime.fitting import Drawer, fit_profile
 from epe.transport.exchange import SoloExchange
@@ -81,7 +82,7 @@ class Bench:
     ) -> None:
         self.plan, self.out, self.device, self.judges, self.ready = plan, out, device, judges, ready
         self.lines = (out / "flexcache.jsonl").open("a", encoding="utf-8")
-        adapter = load_adapter("zimage", model_folder("demo"), device=device)
+        adapter = load_adapter("zimage", model_folder("demo"), Loading(device=device))
         assert isinstance(adapter, Drawer)
         self.adapter = adapter
         self.timed: dict[str, Adapter] = {"speed": adapter}
@@ -93,7 +94,7 @@ class Bench:
     def _captured(self) -> Adapter:
         """Another one, whose forward passes are captured and replayed."""
         graphs = Graphs(CudaGraphs(self.device), budget_bytes=8 * 2**30)
-        return load_adapter("zimage", model_folder("demo"), device=self.device, graphs=graphs)
+        return load_adapter("zimage", model_folder("demo"), Loading(device=self.device, graphs=graphs))
 
     def tell(self, line: dict[str, Any]) -> None:
         print(json.dumps(line), file=self.lines, flush=True)

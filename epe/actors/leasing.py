@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from epe.actors.admission import Limits, workload_of
 from epe.actors.deciding import Deciding
 from epe.actors.in_work import InWork
@@ -85,6 +87,7 @@ class Leasing:
         """Take a request into the books."""
         workload = workload_of(self.settings.family, request)
         if for_client:  # the warm-up shall find out what fits
+            workload = replace(workload, barred=self.roster.unlike_widths)
             workload = with_barred(self.costs, workload, self.settings.widths)
         finish = cost_key(workload, Stage.FINISH, 1)
         trajectory = Trajectory(

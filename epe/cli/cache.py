@@ -71,11 +71,12 @@ def _fit(args: Namespace, family: Family) -> int:
         raise BadSetting(f"there is no folder {target.parent}", path="--output")
 
     from epe.models.catalog import load_adapter
+    from epe.models.loading import Loading
     from epe.runtime.fitting import Drawer, fit_profile
     from epe.runtime.rank import pick_device
 
     adapter = load_adapter(
-        family.name, demo.model_folder(args.model_path), device=pick_device(args.device, index=0)
+        family.name, demo.model_folder(args.model_path), Loading(device=pick_device(args.device, index=0))
     )
     assert isinstance(adapter, Drawer)
     fitted = fit_profile(

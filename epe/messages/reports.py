@@ -40,7 +40,7 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
 
     `fingerprint` names all that the seconds of tasks depend on, `weights` those that it has loaded: ranks draw a
     request together only with the same ones. The rank may use `memory_bytes` (None: nobody knows), of which its model
-    takes `resident_bytes`.
+    takes `resident_bytes`. On lanes of `unlike_widths` its device gives other bits than alone.
     """
 
     rank: int
@@ -50,6 +50,7 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
     weights: str = ""
     memory_bytes: int | None = None
     resident_bytes: int = 0
+    unlike_widths: tuple[int, ...] = ()
 
 
 class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
@@ -130,6 +131,25 @@ class Decoded(Struct, frozen=True, kw_only=True, tag=True):
     output_format: OutputFormat
     output_compression: int
     fps: int = 16
+
+
+class SharedArray(Struct, frozen=True, kw_only=True):
+    """Where another process of this host finds an array: in the memory behind a file `descriptor` of a `process`, named
+    by a `token` that nobody else has. `dtype` is numpy's name of it, such as "|u1"."""
+
+    process: int
+    descriptor: int
+    token: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Offered(Struct, frozen=True, kw_only=True, tag=True):
+    """Asked of the postprocess actor by the lane head: pixels that lie in shared memory. The answer is whether it has
+    them; where it has not, they come as a parcel."""
+
+    decoded: Decoded
+    pixels: SharedArray
 
 
 class Received(Struct, frozen=True, kw_only=True, tag=True):

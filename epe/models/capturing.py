@@ -10,7 +10,10 @@ class Capturable:
     """Lets the forward passes of an adapter be captured; it runs them in its `sharding`."""
 
     sharding: SequenceSharding
+    graphs: Graphs | None = None
 
     def use_graphs(self, graphs: Graphs) -> None:
-        """Capture passes from now on. All else of a step (guidance, the scheduler) stays as it is."""
+        """Capture passes from now on, and decodes of pictures in bands. All else of a step (guidance, the scheduler)
+        stays as it is."""
+        self.graphs = graphs
         self.sharding.use_graphs(graphs)

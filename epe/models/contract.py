@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,9 +38,11 @@ class State:
 
 
 class Adapter(Protocol):
-    """One model family on one rank's device. Called from the device thread alone, except `export_state`."""
+    """One model family on one rank's device. Called from the device thread alone, except `export_state`. `pipeline`
+    is diffusers' own, whose `transformer` takes the steps."""
 
     family: Family
+    pipeline: Any
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from epe import vae as bands
+from epe.graphs import Graphs
 from epe.telemetry.log import get_logger
 from epe.transport.exchange import Exchange
 
 log = get_logger("models")
 
 
-def decoded(vae: Any, latents: torch.Tensor, exchange: Exchange | None) -> torch.Tensor | None:
+def decoded(
+    vae: Any, latents: torch.Tensor, exchange: Exchange | None, *, graphs: Graphs | None = None
+) -> torch.Tensor | None:
     """What `vae` makes of latents: as diffusers does it without an `exchange`, else in bands over its lane, and then on
-    the first rank alone, None on the others.
+    the first rank alone, None on the others; with `graphs`, captured.
 
     A rank that is alone and out of memory does it again with bands that rest in host memory: the same bits in less.
     """
@@ -26,13 +29,22 @@ def decoded(vae: Any, latents: torch.Tensor, exchange: Exchange | None) -> torch
         _say(type(vae).__name__, reason)
         return _whole(vae, latents) if exchange.position == 0 else None
     try:
-        return bands.decode(vae, latents, exchange)
+        if graphs is None:
+            return bands.decode(vae, latents, exchange)
+        return graphs.run(partial(_in_bands, vae), exchange, (latents,), {"of": "decode"})
     except torch.OutOfMemoryError:
         if exchange.width > 1:
             raise
     # Outside of the handler: what was on the way is free by now.
     torch.cuda.empty_cache()
     return bands.decode(vae, latents, exchange, home=torch.device("cpu"))
+
+
+def _in_bands(
+    vae: Any, exchange: Exchange, given: tuple[torch.Tensor], _: dict[str, str]
+) -> torch.Tensor | None:
+    """As a pass that may be captured."""
+    return bands.decode(vae, given[0], exchange)
 
 
 def _whole(vae: Any, latents: torch.Tensor) -> torch.Tensor:

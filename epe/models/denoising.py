@@ -49,7 +49,7 @@ class StepsApart(Steps):
     def __init__(
         self,
         *,
-        make_schedule: Callable[[int, int, int], FlowMatchEulerDiscreteScheduler],
+        make_schedule: Callable[..., FlowMatchEulerDiscreteScheduler],
         predict: Predict,
         guide: Guide,
     ) -> None:
@@ -96,7 +96,7 @@ class StepsApart(Steps):
         return sigmas_of(self._schedule_of(request))
 
     def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
-        return self._schedule(request.num_steps, request.height, request.width)
+        return self._schedule(num_steps=request.num_steps, height=request.height, width=request.width)
 
 
 def latents_of(states: Sequence[State]) -> torch.Tensor:

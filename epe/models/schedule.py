@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,11 +25,18 @@ def linear_schedule(
 
 
 def dynamic_schedule(
-    template: FlowMatchEulerDiscreteScheduler, *, num_tokens: int, num_steps: int, device: torch.device
+    template: FlowMatchEulerDiscreteScheduler,
+    *,
+    num_steps: int,
+    height: int,
+    width: int,
+    num_tokens: Callable[..., int],
+    device: torch.device,
 ) -> FlowMatchEulerDiscreteScheduler:
-    """A linear schedule that shifts by the number of picture tokens, between the limits of `template`."""
+    """A linear schedule that shifts by the number of picture tokens, between the limits of `template`; `num_tokens`
+    counts them from the height and the width."""
     mu = calculate_shift(
-        num_tokens,
+        num_tokens(height=height, width=width),
         template.config.get("base_image_seq_len", 256),
         template.config.get("max_image_seq_len", 4096),
         template.config.get("base_shift", 0.5),

@@ -214,7 +214,7 @@ def _lease_fault(
             f"at most {trajectory.workload.max_width} can share them"
         )
     if trajectory.stage is Stage.DENOISE and len(ranks) in trajectory.workload.barred:
-        return f"its steps do not fit into the memory of a lane of {len(ranks)} ranks"
+        return f"lanes of {len(ranks)} ranks are barred to its steps: they lack memory, or give other bits"
     if trajectory.num_leases >= MAX_LEASES:
         return f"it already has {MAX_LEASES} leases"
     if trajectory.stage is Stage.DENOISE and not 1 <= assignment.num_steps <= remaining:

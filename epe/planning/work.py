@@ -39,10 +39,13 @@ def basis_of(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> B
 
 
 def with_barred(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> Workload:
-    """The workload with the widths at which its steps do not fit into a rank's memory; none where no width is left."""
+    """The workload with the widths at which its steps do not fit into a rank's memory barred too; none of them where no
+    width is left."""
     possible = workload.widths(widths, limit=max(widths))
     barred = tuple(width for width in possible if not costs.fits(cost_key(workload, Stage.DENOISE, width)))
-    return replace(workload, barred=barred) if 0 < len(barred) < len(possible) else workload
+    if not 0 < len(barred) < len(possible):
+        return workload
+    return replace(workload, barred=tuple(sorted({*workload.barred, *barred})))
 
 
 def too_large(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> str | None:

@@ -14,13 +14,14 @@ from epe.media.preview import coloured, to_grid, without_noise
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
+from epe.models.loading import Loading
 from epe.runtime.palette import fit_palette, palette_of
 from epe.transport.exchange import Exchange, SoloExchange
 
 
 def adapter_of(name: str, folder: Path) -> Adapter:
     torch.set_num_threads(1)
-    return load_adapter(name, folder, device=torch.device("cpu"))
+    return load_adapter(name, folder, Loading(device=torch.device("cpu")))
 
 
 def test_a_decoder_that_fails_costs_the_palette_and_not_the_rank(checkpoint: Path) -> None:

@@ -11,6 +11,7 @@ from epe.cache import CacheRules, Unsupported, find_profile, read_profile, resol
 from epe.cli.main import run
 from epe.messages import FreeCache, MagCache, MeanCache, TeaCache
 from epe.models.catalog import load_adapter, make_tiny
+from epe.models.loading import Loading
 from epe.runtime.fitting import fit_profile
 from tests.models.every_family import make_request
 from tests.models.trajectories import solo
@@ -76,7 +77,7 @@ def test_one_strategys_part_is_fitted_alone(
 
 def test_what_a_profile_says_of_the_model_is_what_the_model_does(checkpoint: Path) -> None:
     """The fitted error of a plan is, to the first order, that of the latents which it draws."""
-    adapter = load_adapter("zimage", checkpoint, device=torch.device("cpu"))
+    adapter = load_adapter("zimage", checkpoint, Loading(device=torch.device("cpu")))
     request = make_request(checkpoint, num_steps=10, height=96, width=112, prompt="a cat")
     profile = fit_profile(adapter, [request], model="tiny", source="a test", num_tried=1)  # type: ignore[arg-type]
     whole = solo(adapter, request).tensors["latents"]

@@ -15,41 +15,30 @@ from epe.errors import BadRequest
 from epe.families import family
 from epe.messages import Request
 from epe.models.capturing import Capturable
-from epe.models.checkpoint import default_dtype, load_pipeline
+from epe.models.checkpoint import load_pipeline
 from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
 from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux2_klein.plan import PLAN
 from epe.models.guide import lead_away
+from epe.models.loading import Loading
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import linear_schedule
-from epe.parallel import SequenceSharding, TeamLimits, team_limits
+from epe.parallel import SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
 
 
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-) -> Flux2KleinAdapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
-    if cfg_parallel_degree != 1:
-        raise ValueError(f"FLUX.2-klein has no cfg axis; cfg_parallel_degree is {cfg_parallel_degree}")
-    pipeline = load_pipeline(
-        Flux2KleinPipeline,
-        model_path,
-        family=family("flux2-klein"),
-        device=device,
-        dtype=dtype or default_dtype(device),
-    )
-    return Flux2KleinAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
+def load(model_path: Path, loading: Loading) -> Flux2KleinAdapter:
+    """The adapter of a local checkpoint."""
+    if loading.cfg_parallel_degree != 1:
+        raise ValueError(
+            f"FLUX.2-klein has no cfg axis; cfg_parallel_degree is {loading.cfg_parallel_degree}"
+        )
+    pipeline = load_pipeline(Flux2KleinPipeline, model_path, family=family("flux2-klein"), loading=loading)
+    return Flux2KleinAdapter(pipeline, device=loading.device, team_limits=loading.team_limits)
 
 
 class Flux2KleinAdapter(StepsApart, Movable, Capturable):
@@ -95,7 +84,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
             mean = vae.bn.running_mean.view(1, -1, 1, 1).to(latents.device, latents.dtype)
             std = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)
             latents = latents * std.to(latents.device, latents.dtype) + mean
-            picture = decoded(vae, pipeline._unpatchify_latents(latents), exchange)
+            picture = decoded(vae, pipeline._unpatchify_latents(latents), exchange, graphs=self.graphs)
             return picture_of(picture, pipeline.image_processor)
 
     def _is_guided(self, request: Request) -> bool:
@@ -121,7 +110,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         shape_alone = torch.empty(num_requests, rows, 0)
         return self.pipeline._prepare_text_ids(shape_alone).to(self._device)
 
-    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
+    def _make_schedule(self, *, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps."""
         mu = compute_empirical_mu(self.family.num_tokens(height=height, width=width), num_steps)
         return linear_schedule(self.pipeline.scheduler, num_steps=num_steps, mu=mu, device=self._device)

@@ -13,46 +13,27 @@ from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
 from epe.errors import BadSetting
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Request, Split
 from epe.models.capturing import Capturable
 from epe.models.causal_vae import decode_frames
-from epe.models.checkpoint import default_dtype
 from epe.models.contract import LATENTS, State
+from epe.models.denoising import BRANCHES
 from epe.models.divided import load_in_planes
 from epe.models.guide import lead_away
-from epe.models.moving import pack_state, unpack_state
+from epe.models.loading import Loading
+from epe.models.moving import Movable
 from epe.models.pixels import video_of
 from epe.models.prompts import check_tokens
 from epe.models.reusing import Steps
 from epe.models.schedule import sigmas_of
 from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
 from epe.models.wan.plan import LAYERS, PLAN
-from epe.parallel import (
-    ONE_PLANE,
-    Plane,
-    SequenceSharding,
-    TeamLimits,
-    TensorSharding,
-    predict_apart,
-    team_limits,
-)
+from epe.parallel import SequenceSharding, TeamLimits, TensorSharding, predict_apart
 from epe.transport.exchange import Exchange
 
-# The guidance branches; the second is there only with guidance.
-BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
-
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-    plane: Plane = ONE_PLANE,
-) -> WanAdapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere.
+def load(model_path: Path, loading: Loading) -> WanAdapter:
+    """The adapter of a local checkpoint.
 
     The VAE always works in float32, as diffusers' own examples have it. `cfg_parallel_degree` needs no second
     form here: the pipeline runs each guidance branch alone, and so does this adapter with either value.
@@ -61,19 +42,16 @@ def load(
         WanPipeline,
         model_path,
         family=family("wan"),
-        device=device,
-        dtype=dtype or default_dtype(device),
+        loading=loading,
         others={"vae": torch.float32},
         model_type=WanTransformer3DModel,
         layers=LAYERS,
-        plane=plane,
     )
     _check(pipeline, model_path)
-    limits = team_limits(attention_mode, ulysses_degree)
-    return WanAdapter(pipeline, device=device, team_limits=limits, tensor=tensor)
+    return WanAdapter(pipeline, device=loading.device, team_limits=loading.team_limits, tensor=tensor)
 
 
-class WanAdapter(Steps, Capturable):
+class WanAdapter(Steps, Movable, Capturable):
     """Wan 2.1 on one device. State: latents (1, channels, frames, height/8, width/8) in fp32, one tensor
     (1, text rows, text width) for each guidance branch, and the scheduler's history.
     """
@@ -161,14 +139,6 @@ class WanAdapter(Steps, Capturable):
         with torch.inference_mode():
             video = decode_frames(self.pipeline.vae, state.tensors[LATENTS], exchange)
             return video_of(video, self.pipeline.video_processor)
-
-    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state, the scheduler's history included, in host memory."""
-        return pack_state(state)
-
-    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
-        """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
 
     def _resumed(self, state: State) -> UniPCMultistepScheduler:
         """Raises `ValueError` when all steps are done."""

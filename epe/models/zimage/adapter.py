@@ -17,65 +17,49 @@ from diffusers.pipelines.z_image.pipeline_z_image import (
 )
 
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Request, Split
 from epe.models.capturing import Capturable
-from epe.models.checkpoint import default_dtype
 from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
+from epe.models.denoising import BRANCHES
 from epe.models.divided import load_in_planes
-from epe.models.moving import pack_state, unpack_state
+from epe.models.loading import Loading
+from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.reusing import Steps
 from epe.models.schedule import at_step, sigmas_of
 from epe.models.zimage.plan import LAYERS, PLAN
 from epe.parallel import (
-    ONE_PLANE,
-    Plane,
     SequenceSharding,
     TeamLimits,
     TensorSharding,
     predict_apart,
     predict_together,
-    team_limits,
 )
 from epe.transport.exchange import Exchange
 
-# The guidance branches in the order of the batch; the second is there only with guidance.
-BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
-
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-    plane: Plane = ONE_PLANE,
-) -> ZImageAdapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
+def load(model_path: Path, loading: Loading) -> ZImageAdapter:
+    """The adapter of a local checkpoint."""
     pipeline, tensor = load_in_planes(
         ZImagePipeline,
         model_path,
         family=family("zimage"),
-        device=device,
-        dtype=dtype or default_dtype(device),
+        loading=loading,
         model_type=ZImageTransformer2DModel,
         layers=LAYERS,
-        plane=plane,
     )
     return ZImageAdapter(
         pipeline,
-        device=device,
-        cfg_parallel_degree=cfg_parallel_degree,
-        team_limits=team_limits(attention_mode, ulysses_degree),
+        device=loading.device,
+        cfg_parallel_degree=loading.cfg_parallel_degree,
+        team_limits=loading.team_limits,
         tensor=tensor,
     )
 
 
-class ZImageAdapter(Steps, Capturable):
+class ZImageAdapter(Steps, Movable, Capturable):
     """Z-Image on one device. State: latents (1, channels, height/8, width/8) in fp32, and one tensor
     (tokens, text width) for each guidance branch.
 
@@ -155,15 +139,9 @@ class ZImageAdapter(Steps, Capturable):
         with torch.inference_mode():
             latents = state.tensors[LATENTS].to(vae.dtype)
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
-            return picture_of(decoded(vae, latents, exchange), self.pipeline.image_processor)
-
-    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory."""
-        return pack_state(state)
-
-    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
-        """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
+            return picture_of(
+                decoded(vae, latents, exchange, graphs=self.graphs), self.pipeline.image_processor
+            )
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
         check_chat(text, self.pipeline.tokenizer, thinking=True, param=param, allowed=allowed)

@@ -232,10 +232,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     run = Run(args.folder)
-    commands = (
-        "`python -m benchmarks.flexcache --output OUT`, `python -m benchmarks.flexcache_speed > SPEED.jsonl`"
-    )
-    commands += ", `python -m benchmarks.flexcache_page OUT SPEED.jsonl --output docs/results`"
+    size = "" if run.about["size"] == "full" else f" --size {run.about['size']}"
+    commands = f"`python -m benchmarks.flexcache{size} --output OUT`"
+    if args.speed:
+        commands += ", `python -m benchmarks.flexcache_speed > SPEED.jsonl`"
+    commands += ", `python -m benchmarks.flexcache_page OUT [SPEED.jsonl] --output docs/results`"
     text = page(run, _read(args.speed) if args.speed else [], commands=commands)
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:

@@ -62,7 +62,7 @@ class Run:
         lines = _read(folder / "flexcache.jsonl")
         self.about = next(line for line in lines if line["case"] == "setting")
         self.fit = next((line for line in lines if line["case"] == "fit"), None)
-        # Each is told when it is drawn, and again when it is judged; a run that was cut short has only the first of some.
+        # Each is told when it is drawn, and again when it is judged; of a run that was cut short some are not judged.
         self.quality = list({_key(line): line for line in lines if line["case"] == "quality"}.values())
         self.speed, self.captured = (
             {_key(line): line for line in lines if line["case"] == case}

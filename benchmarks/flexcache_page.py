@@ -101,10 +101,11 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
         parts += ["", f"## {num_steps} steps", "", *_table(run, num_steps)]
         parts += ["", f"![Speed and likeness at {num_steps} steps](flexcache-{num_steps}.png)"]
         parts += ["", *_verdicts(run, num_steps)]
-        parts += [
-            "",
-            f"![The same prompts with each setting at {num_steps} steps](flexcache-sheet-{num_steps}.png)",
-        ]
+        if shown_rows(run, num_steps):
+            parts += [
+                "",
+                f"![The same prompts with each setting, {num_steps} steps](flexcache-sheet-{num_steps}.png)",
+            ]
     return "\n".join([*parts, "", *_speeds(speed), ""])
 
 
@@ -194,10 +195,14 @@ def plot(run: Run, num_steps: int, path: Path) -> None:
     pyplot.close(figure)
 
 
+def shown_rows(run: Run, num_steps: int) -> list[str]:
+    """The settings of which there are pictures."""
+    return [key for key in SHOWN.get(num_steps, ()) if f"{num_steps}/{key}" in run.pictures]
+
+
 def sheet(run: Run, num_steps: int, path: Path) -> None:
     """A row for each setting, a column for each prompt."""
-    rows = [key for key in SHOWN.get(num_steps, ()) if f"{num_steps}/{key}" in run.pictures]
-    if not rows:
+    if not (rows := shown_rows(run, num_steps)):
         return
     pictures = [run.pictures[f"{num_steps}/{key}"] for key in rows]
     count, side = pictures[0].shape[0], pictures[0].shape[1] // 2

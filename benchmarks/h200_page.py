@@ -22,10 +22,11 @@ BLAS_TITLES = {
     "as-it-is": "Under torch's own setting",
 }
 KLEIN = """\
-FLUX.2-klein's pipeline gives its model latents that lie with the rows innermost. Of 4095 rows (odd) the first product has
-other bits then than of rows that lie one after the other, as the ranks of a lane have them; EPE has them so on every lane,
-that of one rank too. In its runs under torch's own setting one rank still had them as the pipeline does, so its odd cells
-differ at every width. The eight requests through the runtime are compared with the pipeline, and some have such sizes."""
+FLUX.2-klein's pipeline gives its model latents that lie with the rows innermost. On every lane, that of one rank too, EPE
+has them one row after the other: a part of the rows cannot lie otherwise. With 4095 rows one rank and the pipeline then
+differ, and no other difference between them is known. In the runs under torch's own setting one rank still had them as
+the pipeline does, and its odd cells differ at every width. The eight requests through the runtime are compared with the
+pipeline, and some of their sizes are odd."""
 BLAS_NAMES = {"exact": "whole", "as-it-is": "torch's own"}
 FAMILIES = ("flux1", "flux2-klein", "zimage", "qwen-image", "wan")
 
@@ -101,7 +102,8 @@ def _alone(lines: list[Line]) -> Iterator[str]:
             pixels = "=" if line["pixel_difference"] == 0 else str(line["pixel_difference"])
             yield (
                 f"| {family} | {BLAS_NAMES[line['blas']]} | {line['num_parameters'] / 1e9:.2f} B | {bits} | "
-                f"{pixels} | {line['step_ms']:.1f} | {line['diffusers_step_ms']:.1f} | {line['ratio']:.3f} | {line['peak_gib']} |"
+                f"{pixels} | {line['step_ms']:.1f} | {line['diffusers_step_ms']:.1f} | {line['ratio']:.3f} | "
+                f"{line['peak_gib']} |"
             )
 
 

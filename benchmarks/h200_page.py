@@ -22,11 +22,11 @@ BLAS_TITLES = {
     "as-it-is": "Under torch's own setting",
 }
 KLEIN = """\
-FLUX.2-klein's pipeline gives its model latents that lie with the rows innermost. On every lane, that of one rank too, EPE
-has them one row after the other: a part of the rows cannot lie otherwise. With 4095 rows one rank and the pipeline then
-differ, and no other difference between them is known. In the runs under torch's own setting one rank still had them as
-the pipeline does, and its odd cells differ at every width. The eight requests through the runtime are compared with the
-pipeline, and some of their sizes are odd."""
+FLUX.2-klein's pipeline gives its model latents that lie with the rows innermost. On every lane, that of one rank too,
+EPE has them one row after the other: a part of the rows cannot lie otherwise. With 4095 rows one rank and the pipeline
+then differ, and no other difference between them is known. In the runs under torch's own setting one rank still had
+them as the pipeline does, and its odd cells differ at every width. The eight requests through the runtime are compared
+with the pipeline, and some of their sizes are odd."""
 BLAS_NAMES = {"exact": "whole", "as-it-is": "torch's own"}
 FAMILIES = ("flux1", "flux2-klein", "zimage", "qwen-image", "wan")
 

@@ -171,7 +171,7 @@ def pixel_norm(norm: Any) -> Pointwise:
     """What normalizes each pixel over its channels, as the module of a video's decoder does it; on a GPU in one pass
     instead of six."""
     if isinstance(norm.bias, torch.Tensor):
-        return norm  # type: ignore[no-any-return]
+        return norm
     return lambda rows: over_channels(rows, norm.gamma) if rows.is_cuda else norm(rows)
 
 

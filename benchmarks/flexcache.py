@@ -59,8 +59,8 @@ def main() -> None:
     if args.step_counts:
         plan = dataclasses.replace(plan, step_counts=tuple(args.step_counts))
     out.mkdir(parents=True, exist_ok=True)
-    # Before CUDA begins in this process, so that its children may be copies of it.
-    with ProcessPoolExecutor(args.processes, mp_context=get_context("fork")) as judges:
+    # Copies of a process that has asked for CUDA could not use it, and torch's optimizers ask.
+    with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as judges:
         ready = judges.submit(_prepare, out / "oracle.pt", plan.oracle_scenes)
         bench = Bench(plan, out, device=torch.device(args.device), judges=judges, ready=ready)
         bench.tell(_about(args.device, plan))

@@ -44,7 +44,7 @@ def test_a_plan_that_does_not_fit_is_a_fault():
     barred = with_barred(table(w1=3000, w2=1500, w4=800), WORKLOAD, WIDTHS)
     now = view(trajectory("a", workload=barred))
     narrow, wide = (Assignment(request_id="a", ranks=ranks, num_steps=1) for ranks in ((0,), (0, 1, 2, 3)))
-    assert "memory of a lane of 1" in str(fault_of(now, (narrow,)))
+    assert "lanes of 1 ranks are barred" in str(fault_of(now, (narrow,)))
     assert fault_of(now, (wide,)) is None
 
 

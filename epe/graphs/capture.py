@@ -137,9 +137,28 @@ class CapturedExchange:
         return received
 
     def start_all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Pending:
-        """Done at once: a graph cannot go on beside it."""
-        received = self.all_to_all(parts, shapes)
-        return lambda: received
+        """Begun between two graphs and awaited between two later ones: those in between run meanwhile."""
+        own = parts[self.position]
+        received = [own if p == self.position else own.new_empty(shape) for p, shape in enumerate(shapes)]
+        peers = [p for p in range(self.width) if p != self.position]
+        sent = [part.contiguous() for part in parts]
+        begun: list[Pending] = []
+
+        def begin(lane: Exchange, memory: list[torch.Tensor]) -> None:
+            begun[:] = [lane.start_all_to_all(memory, shapes)]  # One that failed may have left its own.
+
+        def finish(_: Exchange, memory: list[torch.Tensor]) -> None:
+            arrived = begun.pop()()
+            for place, peer in zip(memory, peers, strict=True):
+                place.copy_(arrived[peer])
+
+        def take() -> list[torch.Tensor]:
+            self._note(finish, [received[p] for p in peers])
+            sent.clear()  # Until now its memory could not serve others.
+            return received
+
+        self._note(begin, sent)
+        return take
 
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
         whole = tensor.new_empty(tensor.shape)

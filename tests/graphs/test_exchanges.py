@@ -9,7 +9,7 @@ import torch
 
 from epe.graphs import Graphs
 from epe.transport.exchange import Exchange
-from tests.graphs.tape import TapeDevice
+from tests.graphs.tape import TapeDevice, TapeGraph
 from tests.lanes import ThreadExchange, on_lane
 
 
@@ -43,6 +43,45 @@ def test_replays_exchange_what_the_ranks_have_then() -> None:
 
     for pairs in on_lane(4, task):
         assert all(torch.equal(replayed, expected) for replayed, expected in pairs)
+
+
+def test_what_lies_between_the_beginning_and_the_end_of_an_exchange_runs_meanwhile() -> None:
+    def work(exchange: Exchange, args: tuple[torch.Tensor, ...], _: dict[str, Any]) -> torch.Tensor:
+        take = exchange.start_all_to_all([args[0] + 1] * 2, [(3,)] * 2)
+        inner = args[0] * 2
+        return torch.stack([*take(), inner]).sum(dim=0)
+
+    class Watched(TapeGraph):
+        def replay(self) -> None:
+            events.append("graph")
+            super().replay()
+
+    class Tapes(TapeDevice):
+        def graph(self, pool: object) -> TapeGraph:
+            return Watched(self)
+
+    events: list[str] = []
+
+    def task(lane: ThreadExchange) -> torch.Tensor:
+        graphs = Graphs(Tapes() if lane.position == 0 else TapeDevice(), budget_bytes=2**20)
+        start = lane.start_all_to_all
+
+        def watched(parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Any:
+            take = start(parts, shapes)
+            if lane.position == 0:
+                events.append("begin")
+            return lambda: events.append("end") or take() if lane.position == 0 else take()
+
+        lane.start_all_to_all = watched  # type: ignore[method-assign]
+        for turn in range(3):
+            if lane.position == 0:
+                events.clear()
+            drawn = graphs.run(work, lane, (torch.full((3,), float(turn)),), {})  # type: ignore[arg-type]
+        return drawn
+
+    drawn, _ = on_lane(2, task)
+    assert drawn.tolist() == [10.0] * 3
+    assert events == ["graph", "begin", "graph", "end", "graph"]
 
 
 def test_a_pass_is_captured_without_the_others() -> None:

@@ -87,19 +87,21 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
         commands,
         "",
         f"{about['gpu'] or about['device']}, Python {about['python']}, torch {about['torch']}. The shipped demo model, "
-        f"which is trained, at {about['side']} x {about['side']}: {about['num_prompts']} held-out prompts, each with "
-        f"{about['num_seeds']} seeds. PSNR and SSIM are to the same pictures with every step computed, the means over "
-        "all of them; colour, place and kind are the shares of things in the pictures that are as the prompt says. The "
-        "speed-up is that of the steps of one request alone, the median of "
-        f"{about['rounds']} rounds in which all settings took turns; `captured` is the same where forward passes are "
-        "captured and replayed, which makes the steps that are computed shorter.",
+        f"which is trained, at {about['side']} x {about['side']}; held-out prompts: {about['num_prompts']}, seeds of "
+        f"each: {about['num_seeds']}. PSNR and SSIM are to the same pictures with every step computed, the means over "
+        "all of them; colour, place and kind are the shares of things in the pictures that are as the prompt says. "
+        f"{_about_times(run)} What a run that was cut short has not measured is left empty.",
         "",
         "`even` is no strategy: the last velocity held between evenly spaced steps. MagCache has the threshold at "
         "which it computes as many steps as the others.",
     ]
     for num_steps in run.step_counts:
         parts += ["", f"## {num_steps} steps", "", *_table(run, num_steps)]
-        parts += ["", f"![Speed and likeness at {num_steps} steps](flexcache-{num_steps}.png)"]
+        parts += (
+            ["", f"![Speed and likeness at {num_steps} steps](flexcache-{num_steps}.png)"]
+            if run.speed
+            else []
+        )
         parts += ["", *_verdicts(run, num_steps)]
         if shown_rows(run, num_steps):
             parts += [
@@ -107,6 +109,17 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
                 f"![The same prompts with each setting, {num_steps} steps](flexcache-sheet-{num_steps}.png)",
             ]
     return "\n".join([*parts, "", *_speeds(speed), ""])
+
+
+def _about_times(run: Run) -> str:
+    if not run.speed:
+        return "Times were not measured in this run."
+    rounds = run.about["rounds"]
+    return (
+        f"The speed-up is that of the steps of one request alone, the median of {rounds} rounds in which all settings "
+        "took turns; `captured` is the same where forward passes are captured and replayed, which makes the steps that "
+        "are computed shorter."
+    )
 
 
 def _table(run: Run, num_steps: int) -> Iterator[str]:
@@ -250,7 +263,8 @@ def main() -> None:
     text = page(run, _read(args.speed) if args.speed else [], commands=commands)
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:
-        plot(run, num_steps, args.output / f"flexcache-{num_steps}.png")
+        if run.speed:
+            plot(run, num_steps, args.output / f"flexcache-{num_steps}.png")
         sheet(run, num_steps, args.output / f"flexcache-sheet-{num_steps}.png")
 
 

@@ -188,7 +188,7 @@ def traffic() -> Iterator[str]:
         print(kind, dict(sent), dict(calls), flush=True)
 
 
-def least_bytes(subject: Subject, *, num_edges: int) -> int:
+def least_bytes(subject: Subject, *, num_edges: int, size: tuple[int, int] = REAL_SIZE) -> int:
     """What must cross the edges between ranks: for each convolution that sees rows beyond its own, one row each way of
     what it is given, or of what that was made of where rows were doubled."""
     seen: list[int] = []
@@ -212,7 +212,7 @@ def least_bytes(subject: Subject, *, num_edges: int) -> int:
         if isinstance(conv, torch.nn.Conv2d)
     }
     hooks = [conv.register_forward_hook(note) for conv in convs]
-    subject.whole(subject.latents(REAL_SIZE))
+    subject.whole(subject.latents(size))
     for hook in hooks:
         hook.remove()
     return 2 * num_edges * sum(seen) * torch.finfo(subject.dtype).bits // 8

@@ -67,11 +67,13 @@ class Canvas:
         compute: Callable[[int, torch.Tensor], torch.Tensor],
         *,
         scale: int = 1,
+        num_frames: int = 0,
     ) -> Here:
         """What `compute` makes of each band (its place among those here, its rows with `num_rows` more on both sides,
         zero beyond the picture) after `lay_out` has made of it one with room for them.
 
-        Where that repeats columns `scale` times, rows travel with each once. Bands between others of
+        Where that repeats columns `scale` times, rows travel with each once; the `num_frames` in front have no part in
+        it. Bands between others of
         this rank are worked at meanwhile.
         """
         framed: dict[int, torch.Tensor] = {}
@@ -79,11 +81,11 @@ class Canvas:
         def lay(place: int) -> torch.Tensor:
             if place not in framed:
                 framed[place] = self._rest(lay_out(self._at_work(layer[place])))
-            return framed[place]
+            return framed[place][:, :, num_frames:] if num_frames else framed[place]
 
         def finish(place: int, above: torch.Tensor | None, below: torch.Tensor | None) -> torch.Tensor:
-            whole = _filled(lay(place), num_rows, (above, below))
-            return self._rest(compute(place, self._at_work(whole)))
+            _fill(lay(place), num_rows, (above, below))
+            return self._rest(compute(place, self._at_work(framed[place])))
 
         last = len(layer) - 1
         take_edges = self._send_edges(lay(0), lay(last), num_rows, scale)
@@ -180,12 +182,11 @@ def _last_rows(framed: torch.Tensor, num_rows: int) -> torch.Tensor:
     return framed[..., end - num_rows : end, :]
 
 
-def _filled(framed: torch.Tensor, num_rows: int, edges: Edges) -> torch.Tensor:
-    """The frame with what is seen of the neighbours."""
+def _fill(framed: torch.Tensor, num_rows: int, edges: Edges) -> None:
+    """Write what is seen of the neighbours into the frame."""
     end = framed.shape[-2] - num_rows
     for part, rows in zip((framed[..., :num_rows, :], framed[..., end:, :]), edges, strict=True):
         if rows is None:
             part.zero_()
         else:
             part.copy_(rows)
-    return framed

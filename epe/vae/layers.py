@@ -119,7 +119,7 @@ def causal_convolution(
         )
 
     lay_out = partial(_laid_out, num_rows=num_rows, before=before, num_frames=num_frames)
-    return canvas.reaching(layer, num_rows, lay_out, convolve)
+    return canvas.reaching(layer, num_rows, lay_out, convolve, num_frames=num_frames)
 
 
 def group_norm(canvas: Canvas, layer: Here, norm: nn.GroupNorm) -> Pointwise:

@@ -40,9 +40,31 @@ class Guide(Protocol):
     def __call__(self, predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor: ...
 
 
-class StepsApart(Steps):
-    """The steps of a family whose adapter brings `predict`, `guide` and `make_schedule`: a scheduler for a number of
-    steps, a height and a width in pixels. Schedulers are kept; only copies of them take a step."""
+class FlowSteps(Steps):
+    """Steps by Euler's method along a schedule of noise levels: one for a number of steps, a height and a width in
+    pixels. Schedules are kept; only copies of them take a step."""
+
+    _schedule: Callable[..., FlowMatchEulerDiscreteScheduler]
+
+    def advanced(self, state: State, velocity: torch.Tensor) -> State:
+        """The state after its step in this direction."""
+        scheduler = at_step(self._schedule_of(state.request), state)
+        with torch.no_grad():
+            (latents,) = scheduler.step(
+                velocity, scheduler.timesteps[state.step], state.tensors[LATENTS], return_dict=False
+            )
+        return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+
+    def sigmas(self, request: Request) -> tuple[float, ...]:
+        """The noise levels before each step and after the last."""
+        return sigmas_of(self._schedule_of(request))
+
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(num_steps=request.num_steps, height=request.height, width=request.width)
+
+
+class StepsApart(FlowSteps):
+    """Those of a family whose adapter brings `predict`, `guide` and `make_schedule`."""
 
     sharding: SequenceSharding
 
@@ -81,22 +103,6 @@ class StepsApart(Steps):
                 )
                 for place, state in enumerate(states)
             ]
-
-    def advanced(self, state: State, velocity: torch.Tensor) -> State:
-        """The state after its step in this direction."""
-        scheduler = at_step(self._schedule_of(state.request), state)
-        with torch.no_grad():
-            (latents,) = scheduler.step(
-                velocity, scheduler.timesteps[state.step], state.tensors[LATENTS], return_dict=False
-            )
-        return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
-
-    def sigmas(self, request: Request) -> tuple[float, ...]:
-        """The noise levels before each step and after the last."""
-        return sigmas_of(self._schedule_of(request))
-
-    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
-        return self._schedule(num_steps=request.num_steps, height=request.height, width=request.width)
 
 
 def latents_of(states: Sequence[State]) -> torch.Tensor:

@@ -21,14 +21,13 @@ from epe.messages import Request, Split
 from epe.models.capturing import Capturable
 from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
-from epe.models.denoising import BRANCHES
+from epe.models.denoising import BRANCHES, FlowSteps
 from epe.models.divided import load_in_planes
 from epe.models.loading import Loading
 from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
-from epe.models.reusing import Steps
-from epe.models.schedule import at_step, sigmas_of
+from epe.models.schedule import at_step
 from epe.models.zimage.plan import LAYERS, PLAN
 from epe.parallel import (
     SequenceSharding,
@@ -59,7 +58,7 @@ def load(model_path: Path, loading: Loading) -> ZImageAdapter:
     )
 
 
-class ZImageAdapter(Steps, Movable, Capturable):
+class ZImageAdapter(FlowSteps, Movable, Capturable):
     """Z-Image on one device. State: latents (1, channels, height/8, width/8) in fp32, and one tensor
     (tokens, text width) for each guidance branch.
 
@@ -120,19 +119,6 @@ class ZImageAdapter(Steps, Movable, Capturable):
                 for place, state in enumerate(states)
             ]
 
-    def advanced(self, state: State, velocity: torch.Tensor) -> State:
-        """The state after its step in this direction."""
-        scheduler = at_step(self._schedule_of(state.request), state)
-        with torch.no_grad():
-            (latents,) = scheduler.step(
-                velocity, scheduler.timesteps[state.step], state.tensors[LATENTS], return_dict=False
-            )
-        return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
-
-    def sigmas(self, request: Request) -> tuple[float, ...]:
-        """The noise levels before each step and after the last."""
-        return sigmas_of(self._schedule_of(request))
-
     def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         vae = self.pipeline.vae
@@ -162,9 +148,6 @@ class ZImageAdapter(Steps, Movable, Capturable):
             self._device,
             torch.Generator("cpu").manual_seed(request.seed),
         )
-
-    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
-        return self._schedule(request.num_steps, request.height, request.width)
 
     def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps; only copies of it take a step."""

@@ -48,9 +48,9 @@ def resolve_request(
 ) -> Request:
     """The request with every default filled in; None means not given.
 
-    `defaults` (a stage's `request_defaults`) go before the family's, and `cache_rules` are its.
-    `names` says what the client calls
-    a field, for the message and `param` of the `BadRequest` that a value outside the limits raises.
+    `defaults` (a stage's `request_defaults`) go before the family's, and `cache_rules` are its. `names` says
+    what the client calls a field, for the message and `param` of the `BadRequest` that a value outside the limits
+    raises.
     """
     own = defaults or family.defaults
     if prompt is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -71,7 +72,7 @@ AXIS_OF_KEY: dict[str, Axis] = {
 def check_keys(tree: Tree) -> None:
     """Refuse what is no key of the stage file; says where an old key has gone."""
     _check_old(tree)
-    _check_level(tree, Stage, path="")
+    _check_level(tree, Stage, path="", whole=Stage)
 
 
 def check_family_keys(tree: Tree, family: Family) -> None:
@@ -130,15 +131,25 @@ def _check_old(tree: Tree) -> None:
             raise BadSetting(f"this key is not used any more; write {new}", path=old)
 
 
-def _check_level(tree: Tree, struct: type[Struct], *, path: str) -> None:
+def _check_level(tree: Tree, struct: type[Struct], *, path: str, whole: type[Struct]) -> None:
     known = known_keys(struct)
     for key, value in tree.items():
         here = f"{path}.{key}" if path else key
         if key not in known and here not in ALIASES and not _is_later(here):
-            raise BadSetting(f"this key is not known; {_suggestion(key, tuple(known))}", path=here)
+            suggestion = _suggestion(key, tuple(known), places=tuple(_places_of(key, whole)))
+            raise BadSetting(f"this key is not known; {suggestion}", path=here)
         inner = known.get(key)
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Struct):
-            _check_level(value, inner, path=here)
+            _check_level(value, inner, path=here, whole=whole)
+
+
+def _places_of(key: str, struct: type[Struct], *, above: str = "") -> Iterator[str]:
+    """Every path at which a stage file may have a key of this name."""
+    for name, kind in known_keys(struct).items():
+        if name == key:
+            yield f"{above}{name}"
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            yield from _places_of(key, kind, above=f"{above}{name}.")
 
 
 def _is_later(path: str) -> bool:
@@ -146,6 +157,8 @@ def _is_later(path: str) -> bool:
     return place == "factory_args" and key in LATER_FACTORY_ARGS
 
 
-def _suggestion(key: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(key, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known here are {', '.join(known)}"
+def _suggestion(key: str, known: tuple[str, ...], *, places: tuple[str, ...]) -> str:
+    """The nearest key of this level; else where one of that name stands; else all of this level."""
+    if near := get_close_matches(key, known, n=1):
+        return f"did you mean {near[0]}?"
+    return f"write {' or '.join(places)}" if places else f"known here are {', '.join(known)}"

@@ -68,6 +68,10 @@ def test_without_a_host_the_service_stays_on_this_machine(settings):
         ("parallelism.lanes", "known here are cp, vae, scheduler, model"),
         ("gpus", "did you mean gpu?"),
         ("unused", "known here are name, process"),
+        ("model_path", "not known; write factory_args.model_path"),
+        ("port", "not known; write service.port"),
+        ("service.world_size", "not known; write parallelism.cp.world_size"),
+        ("enabled", "not known; write parallelism.vae.enabled or capture.enabled"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_one(stage_with, path, near):

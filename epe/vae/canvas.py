@@ -46,7 +46,7 @@ class Canvas:
         return len(self._bands)
 
     @property
-    def rows(self) -> tuple[int, ...]:
+    def rows_of_bands(self) -> tuple[int, ...]:
         """The latent rows of each band of the whole picture."""
         return self._bands.rows
 
@@ -109,7 +109,7 @@ class Canvas:
         rows."""
         per_row = layer[0].shape[dim] // self._bands.rows[self._mine[0]]
         part = torch.cat([self._at_work(band) for band in layer], dim=dim)
-        return self._exchange.gather(part, tuple(per_row * rows for rows in self._rows), dim=dim)
+        return self._exchange.gather(part, tuple(per_row * rows for rows in self._rows_of_ranks), dim=dim)
 
     def gather_one_each(self, layer: Here) -> torch.Tensor:
         """A tensor of each band of the picture, stacked from the top, on every rank."""
@@ -121,19 +121,19 @@ class Canvas:
         part = torch.cat([self._at_work(band) for band in layer], dim=-2)
         if self._exchange.width == 1:
             return part
-        scale = part.shape[-2] // self._rows[self._exchange.position]
+        scale = part.shape[-2] // self._rows_of_ranks[self._exchange.position]
         is_head = self._exchange.position == 0
         nothing = part.new_empty(0)
         parts = [nothing] * self._exchange.width
         shapes: list[tuple[int, ...]] = [(0,)] * self._exchange.width
         if is_head:
-            shapes = [(*part.shape[:-2], scale * rows, part.shape[-1]) for rows in self._rows]
+            shapes = [(*part.shape[:-2], scale * rows, part.shape[-1]) for rows in self._rows_of_ranks]
         parts[0] = part
         received = self._exchange.all_to_all(parts, shapes)
         return torch.cat(received, dim=-2) if is_head else None
 
     @property
-    def _rows(self) -> tuple[int, ...]:
+    def _rows_of_ranks(self) -> tuple[int, ...]:
         """The latent rows of each position."""
         return tuple(sum(self._bands.rows[band] for band in owned) for owned in self._owned)
 

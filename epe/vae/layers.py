@@ -142,7 +142,7 @@ def _merged(canvas: Canvas, layer: Here, num_groups: int) -> tuple[torch.Tensor,
     """Mean and variance of each group over the whole picture (Chan, Golub and LeVeque, 1983): of channels and bands,
     each with as many values as its band has rows."""
     moments = canvas.gather_one_each(canvas.each(_of_channels, layer))
-    share = _shares(canvas.rows, moments.dtype, moments.device)
+    share = _shares(canvas.rows_of_bands, moments.dtype, moments.device)
     means, variances = moments.unflatten(-1, (num_groups, -1)).unbind(dim=1)
     mean = (share * means).sum(dim=0).mean(dim=-1)
     apart = (means - mean[:, None]) ** 2

@@ -56,7 +56,11 @@ def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
 def _freecache() -> Iterator[tuple[str, float, Reuse]]:
     for budget in FREE:
         computed = evenly(budget, NUM_STEPS).computed
-        yield "freecache", budget, Reuse(strategy=FreeCache(fresh_budget=budget), computed=computed, pull=0.5)
+        yield (
+            "freecache",
+            budget,
+            Reuse(strategy=FreeCache(fresh_budget=budget), computed=computed, pulls=(0.5,) * budget),
+        )
 
 
 def _meancache() -> Iterator[tuple[str, float, Reuse]]:
@@ -111,20 +115,21 @@ def measure(
     _steps(adapter, begun, reuse=None, count=3)
     plain = _steps(adapter, begun, reuse=None, count=12)
     step_s = median(plain)
-    yield {"case": "plain", "family": family, "step_s": step_s, "made_s": round(made_s, 1)}
+    named = {"family": family, "captured": captured}
+    yield {"case": "plain", **named, "step_s": step_s, "made_s": round(made_s, 1)}
     for strategy, value, reuse in settings(family):
         if time.perf_counter() - begin_s > seconds:
-            yield {"case": "left out", "family": family, "strategy": strategy, "value": value}
+            yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
         yield {
             "case": "setting",
-            "family": family,
+            **named,
             "strategy": strategy,
             "value": value,
             "computed": len(reuse.computed),
             **_whole(adapter, begun, reuse),
         }
-    yield {"case": "again", "family": family, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
+    yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
 
 
 def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
@@ -202,7 +207,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(args.device)
     gpu = torch.cuda.get_device_name(0) if device.type == "cuda" else None
-    about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny, "captured": args.captured}
+    about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny}
     print(json.dumps({"case": "machine", **about}), flush=True)
     for family in args.families:
         for line in measure(

@@ -32,6 +32,13 @@ def length_ratios(profile: Profile, num_steps: int) -> tuple[float, ...]:
     return (1.0, *(lengths[1:] / lengths[:-1]).tolist())
 
 
+def gains_at(profile: Profile, num_steps: int) -> tuple[float, ...]:
+    """What of an error in the latents before each step, and after the last, is left at the end."""
+    places = np.linspace(0, profile.num_steps, num_steps + 1)
+    gains = profile.gains or (1.0,) * (profile.num_steps + 1)
+    return tuple(np.interp(places, np.arange(profile.num_steps + 1), gains).tolist())
+
+
 def gram_rows(products: np.ndarray) -> tuple[tuple[float, ...], ...]:
     """The rows of a profile, up to the diagonal, with seven digits."""
     return tuple(

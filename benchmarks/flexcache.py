@@ -3,12 +3,13 @@ it, and how much faster one request is.
 
     python -m benchmarks.flexcache --output OUT                          # everything: on CUDA, some minutes
     python -m benchmarks.flexcache --size quick --output OUT             # the same program on a CPU, in a minute
-    python -m benchmarks.flexcache --part fit --output OUT               # or part by part; the others use its profile
+    python -m benchmarks.flexcache --part fit --output OUT               # or part by part
     python -m benchmarks.flexcache --part quality --step-counts 50 --processes 10 --output OUT
     python -m benchmarks.flexcache --part speed --output OUT             # with the device to itself
 
-Each part appends JSON lines to its own file in OUT, as it goes; OUT/profile.json is the profile that was fitted,
-OUT/pictures-*.npz have the pictures of the contact sheets. `benchmarks.flexcache_page` makes the page of them.
+Each part appends JSON lines to its own file in OUT, as it goes. The others use the profile that the first has left in
+OUT/profile.json, or the one that comes with the model; OUT/pictures-*.npz have the pictures of the contact sheets.
+`benchmarks.flexcache_page` makes the page of them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from typing import Any, TextIO
 
 import msgspec
@@ -37,16 +37,14 @@ from benchmarks.flexcache_drawing import (
     draw_whole,
     prepare,
     request_of,
+    training_texts,
     whole_file,
 )
 from benchmarks.flexcache_settings import PLANS, SHOWN, Plan, settings
 from benchmarks.flexcache_timing import speeds
-from epe.cache import Profile, read_profile
-from epe.config.demo import DEFAULTS
+from epe.cache import FILE, Profile, read_profile
+from epe.config.demo import DEFAULTS, model_folder
 from epe.runtime.fitting import fit_profile
-
-from demo_model.captions import full_caption  # isort: skip  (its folder is added by flexcache_drawing)
-from demo_model.scenes import draw_scene  # isort: skip
 
 NUM_SHOWN = 6
 PROFILE = "profile.json"
@@ -75,11 +73,7 @@ def fitting(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
     """The profile, from prompts of the training set."""
     begin_s = time.perf_counter()
     drawing = Drawing(dataclasses.replace(plan, num_prompts=1), torch.device(args.device))
-    rng = Random("flexcache/fit")
-    texts = [
-        full_caption(draw_scene(rng, split="train", num_things=1 + (place % 5 < 2)), rng)
-        for place in range(plan.num_fitting)
-    ]
+    texts = training_texts(plan.num_fitting)
     profile = fit_profile(
         drawing.adapter,
         [request_of(text, 10_000 + place, plan) for place, text in enumerate(texts)],
@@ -142,7 +136,9 @@ def speed(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) ->
 
 
 def _profile(out: Path) -> Profile:
-    return read_profile(out / PROFILE, "zimage")
+    """What was fitted into `out`, else the one that comes with the model."""
+    fitted = out / PROFILE
+    return read_profile(fitted if fitted.exists() else model_folder("demo") / FILE, "zimage")
 
 
 PARTS = {"fit": fitting, "quality": quality, "speed": speed}

@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,10 @@ from epe.transport.exchange import SoloExchange
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
+from demo_model.captions import full_caption
 from demo_model.evaluate import prompts, score
 from demo_model.oracle import Oracle, calibrate, find_things
+from demo_model.scenes import draw_scene
 
 RIGHT = ("colour", "place", "kind", "number")
 ORACLE = "oracle.pt"
@@ -66,6 +69,13 @@ class Drawing:
         seen = [find_things(torch.from_numpy(each).permute(2, 0, 1) / 255) for each in pictures]
         found = asdict(score(oracle, list(self.scenes), seen))
         return {name: found[name] for name in RIGHT}
+
+
+def training_texts(num: int) -> list[str]:
+    """Prompts that the model was trained with."""
+    rng = Random("flexcache/fit")
+    scenes = (draw_scene(rng, split="train", num_things=1 + (place % 5 < 2)) for place in range(num))
+    return [full_caption(scene, rng) for scene in scenes]
 
 
 def request_of(text: str, seed: int, plan: Plan) -> Request:

@@ -34,6 +34,7 @@ from benchmarks.flexcache_drawing import (
     ORACLE,
     Drawing,
     draw_setting,
+    draw_short,
     draw_whole,
     prepare,
     request_of,
@@ -44,6 +45,7 @@ from benchmarks.flexcache_settings import PLANS, SHOWN, Plan, settings
 from benchmarks.flexcache_timing import speeds
 from epe.cache import FILE, Profile, read_profile
 from epe.config.demo import DEFAULTS, model_folder
+from epe.models.loading import Loading
 from epe.runtime.fitting import fit_profile
 
 NUM_SHOWN = 6
@@ -103,6 +105,7 @@ def quality(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
                 pool.submit(draw_setting, plan, args.device, out, num_steps, setting)
                 for setting in settings(profile, num_steps)
             ]
+            drawn.append(pool.submit(draw_short, plan, args.device, out, num_steps))
             yield from _told(drawn, shown, deadline_s)
             np.savez_compressed(out / f"pictures-{num_steps}.npz", **shown)
             whole_file(out, num_steps).unlink()
@@ -129,7 +132,9 @@ def _told(
 def speed(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) -> Iterator[dict[str, Any]]:
     """One request alone, with each setting in turn."""
     profile = _profile(out)
-    drawing = Drawing(dataclasses.replace(plan, num_prompts=1, num_seeds=1), torch.device(args.device))
+    device = torch.device(args.device)
+    dtype = Loading(device=device).weights_dtype
+    drawing = Drawing(dataclasses.replace(plan, num_prompts=1, num_seeds=1), device, dtype=dtype)
     for num_steps in plan.step_counts:
         timed = [each for each in settings(profile, num_steps) if each.strategy != "even"]
         yield from speeds(drawing, timed, num_steps, deadline_s=deadline_s)

@@ -31,6 +31,7 @@ COLOURS = {
     "teacache": "tab:purple",
     "pab": "tab:brown",
     "even": "tab:gray",
+    "bfloat16": "black",
 }
 ORDER = ("none", *COLOURS)
 # Compared with FreeCache at equal computed steps.
@@ -73,6 +74,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
         f"which is trained, at {about['side']} x {about['side']}; held-out prompts: {about['num_prompts']}, seeds of "
         f"each: {about['num_seeds']}. PSNR and SSIM are to the same pictures with every step computed, the means over "
         "all of them; colour, place and kind are the shares of things in the pictures that are as the prompt says. "
+        "These are drawn in 32 bits: `bfloat16` is every step computed in 16 bits, which strays by itself. "
         f"{_about_times(run)} What a run that was cut short has not measured is left empty.",
         "",
         "`even` is no strategy: the last velocity held between evenly spaced steps. MagCache has the threshold at "
@@ -158,24 +160,43 @@ def _real_sizes(lines: Sequence[Line]) -> Iterator[str]:
     yield ""
     yield (
         f"{machine['gpu'] or 'CPU'}, torch {machine['torch']}; random weights at the published sizes in bfloat16, one "
-        "request of 50 steps alone. What such a model draws means nothing, so that nothing is said of its likeness. "
-        "Plans that would follow from a fitted profile are evenly spaced here. `computed step` is the time of one with "
-        "FlexCache by that of one without, the median of several measured in turn; `kept` is the most that was kept. "
-        "Captured are those whose forward passes are captured and replayed, and compared with such without FlexCache."
+        "request of 50 steps alone, at 1024 x 1024 or 480 x 832 x 17. What such a model draws means nothing, so that "
+        "nothing is said of its likeness. Plans that would follow from a fitted profile are evenly spaced here. "
+        "`computed step` is the median time of one with FlexCache by that of one without, measured just before and "
+        "after; `kept` is the most that was kept. Forward passes are captured and replayed where it says so, with "
+        "FlexCache and without, but for the steps of `pab` that take or hand on attention."
     )
     yield ""
     yield "| family | passes | strategy | value | computed | speed-up | computed step | reused step ms | kept MiB |"
     yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
-    for line in lines:
-        named = f"| {line.get('family')} | {'captured' if line.get('captured') else ''} "
+    for line in _in_order([line for line in lines if line["case"] in ("plain", "setting")]):
+        named = f"| {line['family']} | {'captured' if line['captured'] else ''} "
         if line["case"] == "plain":
             yield f"{named}| none | | 50 | 1 | {1000 * line['step_s']:.1f} ms | | |"
-        if line["case"] == "setting":
+        else:
             yield (
                 f"{named}| {line['strategy']} | {line['value']:g} | {line['computed']} "
                 f"| {line['speed_up']:.2f} | {line['computed_step']:.3f} "
                 f"| {1000 * line['reused_step_s']:.2f} | {line['kept_bytes'] / 2**20:.2f} |"
             )
+
+
+def _in_order(lines: Sequence[Line]) -> list[Line]:
+    """Of several runs: the last line of each setting, in the order of families, strategies and what is computed."""
+    families = list(dict.fromkeys(line["family"] for line in lines))
+
+    def place(line: Line) -> tuple[int, bool, int, int, float]:
+        strategy = line.get("strategy", "none")
+        captured, computed = line["captured"], line.get("computed", 50)
+        return (
+            families.index(line["family"]),
+            captured,
+            ORDER.index(strategy),
+            -computed,
+            line.get("value", 0),
+        )
+
+    return [last for _, last in sorted({place(line): line for line in lines}.items())]
 
 
 def plot(run: Run, num_steps: int, path: Path) -> None:
@@ -261,7 +282,7 @@ def main() -> None:
 
 def _commands(run: Run, *, real: bool) -> str:
     size = "" if run.about["size"] == "full" else f" --size {run.about['size']}"
-    more = ", `python -m benchmarks.flexcache_speed > SPEED.jsonl`" if real else ""
+    more = ", `python -m benchmarks.flexcache_speed --captured --output SPEED.jsonl`" if real else ""
     last = "python -m benchmarks.flexcache_page OUT/*.jsonl --output docs/results"
     return f"`python -m benchmarks.flexcache{size} --output OUT`{more}, `{last}{' --real SPEED.jsonl' if real else ''}`"
 

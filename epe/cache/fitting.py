@@ -53,8 +53,7 @@ def fit(
 
 
 def _gains(probes: Sequence[Probe], *, num_steps: int) -> tuple[float, ...]:
-    """Of squares summed over requests; straight lines lead from one probed step to the next, and after the last step an
-    error is what it is."""
+    """Straight lines lead from one probed step to the next, and after the last step an error is what it is."""
     probed = sorted({probe.step for probe in probes} - {num_steps})
     means = [_gain([probe for probe in probes if probe.step == step]) for step in probed]
     gains = np.interp(np.arange(num_steps + 1), [*probed, num_steps], [*means, 1.0])
@@ -62,8 +61,9 @@ def _gains(probes: Sequence[Probe], *, num_steps: int) -> tuple[float, ...]:
 
 
 def _gain(probes: Sequence[Probe]) -> float:
-    error = sum(probe.error**2 for probe in probes)
-    return math.sqrt(sum(probe.left**2 for probe in probes) / error) if error else 1.0
+    """In the mean of its logarithm, for pictures that an error has made others tell nothing of the rest."""
+    ratios = [probe.left / probe.error for probe in probes if probe.left and probe.error]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
 
 
 def _in_parts(products: np.ndarray, sigmas: tuple[float, ...]) -> np.ndarray:

@@ -16,7 +16,7 @@ from epe.models.contract import LATENTS, BatchAdapter, State
 from epe.models.reusing import Denoiser
 from epe.transport.exchange import SoloExchange
 
-# Steps at which it is tried how much of an error is left at the end; between them straight lines lead.
+# Stretches of which it is tried how much of their errors is left at the end; between their ends straight lines lead.
 MAX_PROBED = 16
 
 Tell = Callable[[str], None]
@@ -72,18 +72,23 @@ def _drawn(adapter: Drawer, requests: Sequence[Request]) -> list[_Way]:
 
 
 def _probed(adapter: Drawer, ways: Sequence[_Way], tell: Tell) -> Iterator[Probe]:
-    """What becomes of the error that each probed step would have with the velocity of the step before."""
+    """What becomes of the errors of stretches that go on with the velocity before them, as gaps do. They are as long as
+    `MAX_PROBED` of them make the way, for what 16 bits round away would hide the error of one short step."""
     num_steps = len(ways[0].velocities)
     count = min(MAX_PROBED, num_steps - 1)
-    for step in sorted({1 + place * (num_steps - 2) // max(1, count - 1) for place in range(count)}):
-        wrong = [adapter.advanced(way.states[step], way.velocities[step - 1]) for way in ways]
-        errors = [_distance(state, way.states[step + 1]) for state, way in zip(wrong, ways, strict=True)]
+    starts = [1 + place * (num_steps - 1) // count for place in range(count + 1)]
+    for start, end in pairwise(starts[:-1]):
+        wrong = [way.states[start] for way in ways]
+        while wrong[0].step < end:
+            held = [way.velocities[start - 1] for way in ways]
+            wrong = [adapter.advanced(*each) for each in zip(wrong, held, strict=True)]
+        errors = [_distance(state, way.states[end]) for state, way in zip(wrong, ways, strict=True)]
         while wrong[0].step < num_steps:
             wrong = adapter.step_together(wrong, SoloExchange(), Split())
         left = [_distance(state, way.states[-1]) for state, way in zip(wrong, ways, strict=True)]
-        tell(f"errors of {sum(errors):.4g} before step {step + 1} of {num_steps} ended as {sum(left):.4g}")
-        for error, end in zip(errors, left, strict=True):
-            yield Probe(step=step + 1, error=error, left=end)
+        tell(f"errors of {sum(errors):.4g} before step {end} of {num_steps} ended as {sum(left):.4g}")
+        for error, at_end in zip(errors, left, strict=True):
+            yield Probe(step=end, error=error, left=at_end)
 
 
 def _distance(one: State, other: State) -> float:

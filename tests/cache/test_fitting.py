@@ -25,8 +25,8 @@ def fitted(*probes: Probe) -> Profile:
 
 def test_gains_are_what_is_left_of_errors_and_lines_lead_between_probed_steps() -> None:
     probes = [
-        Probe(step=1, error=3.0, left=9.0),
-        Probe(step=1, error=4.0, left=12.0),
+        Probe(step=1, error=3.0, left=4.5),
+        Probe(step=1, error=4.0, left=24.0),
         Probe(step=3, error=2.0, left=1.0),
     ]
     assert fitted(*probes).gains == pytest.approx((3.0, 3.0, 1.75, 0.5, 1.0))

@@ -265,8 +265,8 @@ def test_steps_of_a_lease_are_counted_by_what_they_cost() -> None:
 
 def test_a_profile_of_another_number_of_steps_is_one_between_its_steps() -> None:
     profile = made_up(num_steps=20)
-    sigmas, products = products_at(profile, 39)
-    assert len(sigmas) == 40
+    sigmas, products = products_at(profile, 40)
+    assert sigmas[::2] == pytest.approx(profile.sigmas)
     assert products[::2, ::2] == pytest.approx(products_at(profile, 20)[1])
 
 

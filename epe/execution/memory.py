@@ -20,6 +20,9 @@ class Meter(Protocol):
     def resident_bytes(self) -> int:
         """What is in use now."""
 
+    def reserved_bytes(self) -> int:
+        """What is in use now, and what is kept for later use."""
+
 
 class NoMeter:
     """Measures nothing, and costs nothing."""
@@ -31,6 +34,9 @@ class NoMeter:
         return 0
 
     def resident_bytes(self) -> int:
+        return 0
+
+    def reserved_bytes(self) -> int:
         return 0
 
 
@@ -49,6 +55,9 @@ class CudaMeter:
     def resident_bytes(self) -> int:
         return int(torch.cuda.memory_allocated(self.device))
 
+    def reserved_bytes(self) -> int:
+        return int(torch.cuda.memory_reserved(self.device))
+
 
 class HostMeter:
     """The whole process in host memory, as Linux counts it. A reset takes about a tenth of a millisecond."""
@@ -64,6 +73,9 @@ class HostMeter:
 
     def resident_bytes(self) -> int:
         return self._of("VmRSS")
+
+    def reserved_bytes(self) -> int:
+        return self.resident_bytes()
 
     def _of(self, field: str) -> int:
         found = re.search(rf"^{field}:\s+(\d+) kB$", self.STATUS.read_text(), re.MULTILINE)

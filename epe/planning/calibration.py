@@ -29,6 +29,7 @@ ALL_PAIRS = 8
 # A pair is measured so often, as long as these are not more moves in all.
 MAX_TIMES = 3
 ENOUGH_MOVES = 60
+WARM_UP_PROMPT = "a red cube on a white table"
 _NAME = "warmup"
 
 
@@ -141,7 +142,7 @@ class Program(Struct, frozen=True, kw_only=True):
         height, width = size
         return Request(
             id=name,
-            prompt="a red cube on a white table",
+            prompt=WARM_UP_PROMPT,
             height=height,
             width=width,
             num_frames=self.num_frames,

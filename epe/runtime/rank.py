@@ -27,12 +27,16 @@ from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.models.loading import Loading
 from epe.parallel import Plane
+from epe.parallel.kernels import attention_kernels, problem_with_kernels
 from epe.parallel.products import keep_products_whole
 from epe.runtime.exactness import widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
+from epe.telemetry.log import get_logger
 from epe.transport.groups import Backend, Groups, aligned_lanes
+
+log = get_logger("runtime")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 
@@ -110,6 +114,7 @@ class Rank:
             ),
             resident_bytes=meter.resident_bytes(),
             unlike_widths=unlike,
+            attention=await asyncio.to_thread(_attention_of, adapter, target, stage),
         )
         self._worker.tell(Loaded(self._device, ready, palette))
         return True
@@ -149,6 +154,7 @@ def _load(
             ulysses_degree=stage.parallelism.cp.ulysses_degree,
             plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
             graphs=graphs,
+            prompt_bytes=stage.prompts.memory_mib * 2**20,
         ),
     )
     palette = palette_of(adapter) if fits_palette else None
@@ -165,6 +171,17 @@ def _load(
     else:
         groups.keep(lanes)
     return adapter, groups, palette, unlike
+
+
+def _attention_of(adapter: Adapter, target: torch.device, stage: Stage) -> str:
+    """The kernels that attention runs on; a warning where better ones are expected of the device."""
+    dtype = Loading(device=target, dtype=DTYPES[stage.dtype]).weights_dtype
+    kernels = attention_kernels(adapter.pipeline.transformer.config, device=target, dtype=dtype)
+    capability = torch.cuda.get_device_capability(target) if target.type == "cuda" else None
+    log.info("attention.runs_on", kernels=kernels)
+    if problem := problem_with_kernels(kernels, capability=capability):
+        log.warning("attention.could_be_faster", kernels=kernels, reason=problem)
+    return kernels
 
 
 def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:

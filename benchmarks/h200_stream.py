@@ -72,6 +72,11 @@ class Plan:
         return DRAFTS[self.family]
 
     @property
+    def new_side(self) -> int:
+        """Of pictures that are in no stream."""
+        return self.sides[0] + 64
+
+    @property
     def is_over(self) -> bool:
         return time.monotonic() > self.end_s
 
@@ -131,6 +136,7 @@ def perform(plan: Plan, folder: Path) -> None:
 
 async def _measure(plan: Plan, service: Entrant, loop: Entrant) -> None:
     say(await _warmed(plan, service, loop))
+    say(await _repeated(plan, service))
     alone = await _alone(plan, service, loop)
     say(alone)
     capacity = 1 / mean(median(seconds) for seconds in alone["loop_s"].values())
@@ -155,6 +161,20 @@ async def _warmed(plan: Plan, service: Entrant, loop: Entrant) -> Line:
         await play_at_once(entrant.url, arrivals, plan.draft, num_clients=1)
         took_s[entrant.name] = round(time.perf_counter() - begin_s, 2)
     return {"case": "warmed", "family": plan.family, "num_requests": len(arrivals), "took_s": took_s}
+
+
+async def _repeated(plan: Plan, service: Entrant) -> Line:
+    """One request of a side that nobody has asked for, again and again: its first steps run as they are, later ones are
+    replayed, and its prompt is encoded once."""
+    arrival = Arrival(0, plan.new_side, prompt_of(Random(3), num_words=20), 3)
+    drawn = [await picture(service.url, arrival, plan.draft) for _ in range(3)]
+    return {
+        "case": "repeated",
+        "family": plan.family,
+        "side": plan.new_side,
+        "service_s": [round(took_s, 4) for _, took_s in drawn],
+        "equal_pixels": all(np.array_equal(pixels, drawn[0][0]) for pixels, _ in drawn),
+    }
 
 
 async def _alone(plan: Plan, service: Entrant, loop: Entrant) -> Line:

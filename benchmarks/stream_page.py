@@ -58,6 +58,8 @@ Seconds, the median of three; the largest and the mean difference of a pixel's v
 | family | side | loop | service | ratio | largest | mean |
 |---|--:|--:|--:|--:|--:|--:|
 {alone}
+
+{repeated}
 {soak}"""
 SOAK = """
 ## Soak
@@ -105,6 +107,7 @@ def page(lines: Sequence[Line]) -> str:
         throughput="\n".join(_throughput(lines)),
         latency="\n".join(_latency(lines)),
         alone="\n".join(_alone(lines)),
+        repeated="\n".join(map(_repeated, _last(lines, "repeated"))),
         soak="".join(map(_soak, _last(lines, "soak"))),
     )
 
@@ -137,6 +140,15 @@ def _alone(lines: Sequence[Line]) -> Iterator[str]:
             loop, service = (median(line[f"{name}_s"][side]) for name in ("loop", "service"))
             ratio = f"{loop / service:.2f}×"
             yield _row(line["family"], side, f"{loop:.3f}", f"{service:.3f}", ratio, *away)
+
+
+def _repeated(line: Line) -> str:
+    bits = "with equal pixels" if line["equal_pixels"] else "with **other** pixels"
+    seconds = ", ".join(f"{each:.3f}" for each in line["service_s"])
+    return (
+        f"{line['family']}, a size that nobody has asked for ({line['side']}), the same request three times: "
+        f"{seconds} s, {bits}; its first steps ran as they are, the others were replayed.\n"
+    )
 
 
 def _soak(line: Line) -> str:

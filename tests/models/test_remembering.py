@@ -14,7 +14,7 @@ from epe.models.catalog import load_adapter
 from epe.models.loading import Loading
 from epe.models.remembering import Remembered
 from epe.planning.calibration import WARM_UP_PROMPT
-from tests.models.every_family import family_of, make_request
+from tests.models.every_family import make_request
 
 CPU = torch.device("cpu")
 
@@ -89,9 +89,7 @@ def test_of_an_error_nothing_is_kept() -> None:
 def test_a_family_encodes_a_prompt_once_with_equal_bits_but_that_of_the_warm_up_each_time(
     checkpoint: Path,
 ) -> None:
-    adapter = load_adapter(
-        family_of(checkpoint).name, checkpoint, Loading(device=CPU, dtype=torch.float32, prompt_bytes=2**20)
-    )
+    adapter = load_adapter(checkpoint.name, checkpoint, Loading(device=CPU, prompt_bytes=2**20))
     encoder = adapter.pipeline.text_encoder
     runs: list[int] = []
     encoder.register_forward_hook(lambda *_: runs.append(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from epe.transport.exchange import SoloExchange
 from tests.graphs.tape import TapeDevice
 from tests.models.every_family import adapters_of, make_request
 from tests.models.trajectories import solo
-from tests.oracle import latents_of, load_oracle
+from tests.oracle import latents_of
 
 # Words of prompts with 32 rows when padded, and one whose padding is more.
 SHORT, LONG = (1, 6, 12), 40
@@ -26,12 +27,11 @@ def of_length(checkpoint: Path, num_words: int) -> Request:
 
 @pytest.mark.parametrize("cfg_parallel_degree", [1, 2])
 def test_prompts_of_one_padded_length_share_a_captured_pass_with_the_pipelines_bits(
-    tiny_zimage: Path, cfg_parallel_degree: int
+    tiny_zimage: Path, pipeline: Any, cfg_parallel_degree: int
 ) -> None:
     (adapter,) = adapters_of(tiny_zimage, 1, cfg_parallel_degree=cfg_parallel_degree)
     graphs = Graphs(TapeDevice(), budget_bytes=2**40)
     adapter.use_graphs(graphs)  # type: ignore[attr-defined]
-    pipeline = load_oracle(tiny_zimage)
     for count in SHORT:
         request = of_length(tiny_zimage, count)
         drawn = solo(adapter, request).tensors["latents"]

@@ -50,13 +50,18 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_bytes(self) -> int:
-        return int(torch.cuda.max_memory_allocated(self.device))
+        return self._of("allocated_bytes", "peak")
 
     def resident_bytes(self) -> int:
-        return int(torch.cuda.memory_allocated(self.device))
+        return self._of("allocated_bytes", "current")
 
     def reserved_bytes(self) -> int:
-        return int(torch.cuda.memory_reserved(self.device))
+        return self._of("reserved_bytes", "current")
+
+    def _of(self, kind: str, when: str) -> int:
+        """As `torch.cuda.memory_allocated` and its like, which sort all figures for the one that is wanted."""
+        figures = torch.cuda.memory_stats_as_nested_dict(self.device)
+        return int(figures[kind]["all"][when]) if figures else 0
 
 
 class HostMeter:

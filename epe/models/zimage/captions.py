@@ -23,7 +23,7 @@ class Captions:
         self._masks: list[torch.Tensor] | None = None
         self._mask_of = lru_cache(maxsize=1024)(_mask)
         self._embed: Any = transformer.patchify_and_embed
-        transformer.patchify_and_embed = self._embed_with_masks  # type: ignore[assignment]
+        transformer.patchify_and_embed = self._embed_with_masks
         transformer.register_forward_pre_hook(self._take_masks, with_kwargs=True)
 
     def padded(self, caption: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         self._device = device
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         # What is made on the host is sent to the device once: a step would wait for it.
-        self._scales = lru_cache(maxsize=256)(partial(torch.tensor, device=device, dtype=torch.float32))
+        self._scales = lru_cache(maxsize=256)(self._make_scales)
         self._positions = lru_cache(maxsize=64)(self._make_positions)
         super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
 
@@ -102,6 +102,9 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         return dynamic_schedule(
             self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device
         )
+
+    def _make_scales(self, scales: tuple[float, ...]) -> torch.Tensor:
+        return torch.tensor(scales, device=self._device, dtype=torch.float32)
 
     def _make_positions(self, height: int, width: int, dtype: torch.dtype) -> torch.Tensor:
         """(picture rows, 3)."""

@@ -92,7 +92,7 @@ class WanAdapter(Capturable):
         self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(
             lambda num_steps, flow_shift: make_schedule(
-                pipeline.scheduler, num_steps=num_steps, flow_shift=flow_shift, device=device
+                pipeline.scheduler, num_steps=num_steps, flow_shift=flow_shift, device=self._device
             )
         )
 

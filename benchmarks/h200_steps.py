@@ -62,7 +62,7 @@ def main() -> None:
         entrants = Entrants(
             Bench(name, device=torch.device(arguments.device), tiny=arguments.tiny), arguments.entrants
         )
-        for case in (case for case in CASES if case.family == name):
+        for case in (case for case in CASES if case.family == name and case.size in arguments.sizes):
             if time.perf_counter() > deadline_s:
                 _say({"family": name, "size": case.size, "left_out": "no time was left"})
                 continue
@@ -100,6 +100,9 @@ def _measured(entrants: Entrants, case: StepCase) -> dict[str, Any]:
     for name in entrants.names:
         begin_s = time.perf_counter()
         try:
+            if name == "diffusers_compiled":
+                # Compiled for this size, as for whoever draws one size: kernels for all sizes are slower.
+                torch.compiler.reset()
             memory[name] = _peak(entrants, name, case)
             warm_s[name] = round(time.perf_counter() - begin_s, 2)
         except Exception as error:
@@ -202,6 +205,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="small models in place of the real ones")
     parser.add_argument("--only", type=lambda text: _names(families, text), default=list(families))
     parser.add_argument("--entrants", type=lambda text: _names(entrants, text), default=list(entrants))
+    sizes = tuple(dict.fromkeys(case.size for case in CASES))
+    parser.add_argument("--sizes", type=lambda text: _names(sizes, text), default=list(sizes))
     parser.add_argument("--limit-s", type=float, default=1e6, help="begin no case after so many seconds")
     return parser.parse_args()
 

@@ -48,6 +48,7 @@ class Bench:
         self.name = name
         self.device = device
         self.tiny = tiny
+        self.backend = "eager" if device.type == "cpu" else "inductor"
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
         self._factory = Factory(name=name, device=device, dtype=dtype, tiny=tiny)
         self._weights = self._factory.weights()
@@ -98,7 +99,7 @@ class Diffusers:
     def __init__(self, bench: Bench, *, compiled: bool = False) -> None:
         self._pipeline = bench.pipeline()
         if compiled:
-            self._pipeline.transformer.compile_repeated_blocks(fullgraph=True)
+            self._pipeline.transformer.compile_repeated_blocks(fullgraph=True, backend=bench.backend)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
         num_done = 0
@@ -115,13 +116,16 @@ class Diffusers:
 
 
 class Ours:
-    """Our adapter, its passes captured or not."""
+    """Our adapter, its passes captured or not, its blocks compiled or not."""
 
-    def __init__(self, bench: Bench, *, captured: bool = False) -> None:
+    def __init__(self, bench: Bench, *, captured: bool = False, compiled: bool = False) -> None:
         device = bench.device
         self._adapter: Any = make_adapter(bench.name, bench.pipeline(), device=device, mode="agkv")
+        if compiled:
+            self._adapter.compile_blocks(backend=bench.backend)
         self._graphs: Graphs | None = None
-        if captured:
+        # The CPU's graphs see operations one by one, which compiled code has none of.
+        if captured and not (compiled and device.type == "cpu"):
             graph_device = CudaGraphs(device) if device.type == "cuda" else TapeDevice()
             self._graphs = Graphs(graph_device, budget_bytes=GRAPH_BYTES)
             self._adapter.use_graphs(self._graphs)
@@ -151,6 +155,7 @@ ENTRANTS: dict[str, Callable[[Bench], Entrant]] = {
     "diffusers_compiled": lambda bench: Diffusers(bench, compiled=True),
     "ours": Ours,
     "ours_captured": lambda bench: Ours(bench, captured=True),
+    "ours_compiled": lambda bench: Ours(bench, captured=True, compiled=True),
 }
 
 

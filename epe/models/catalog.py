@@ -36,9 +36,11 @@ def load_adapter(
     ulysses_degree: int | None = None,
     plane: Plane = ONE_PLANE,
     graphs: Graphs | None = None,
+    compiled: bool = False,
 ) -> Adapter:
     """The adapter of family `name` on `device`, from a local checkpoint folder; of one in tensor-parallel planes,
     what `plane` needs. `graphs` capture its forward passes, but in planes, whose sums they would not see.
+    With `compiled` blocks the last bits are others.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
@@ -56,6 +58,8 @@ def load_adapter(
     )
     if graphs is not None and not planes and isinstance(adapter, Capturable):
         adapter.use_graphs(graphs)
+    if compiled and isinstance(adapter, Capturable):
+        adapter.compile_blocks()
     return adapter
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -51,7 +52,8 @@ def check_seam() -> None:
 def redirect_attention(module: nn.Module, attend: Attend) -> None:
     """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`.
 
-    The processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a
+    The processor becomes an instance of a subclass (one for all modules with the same `attend`, so that they are one
+    kind to who compiles them) whose `__call__` is diffusers' own code, bound to a
     namespace in which that one name means `attend`. Signature, attributes and numerics stay.
     """
     processor = getattr(module, "processor", None)
@@ -62,6 +64,7 @@ def redirect_attention(module: nn.Module, attend: Attend) -> None:
     module.processor = redirected
 
 
+@cache
 def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
     call = processor_type.__call__
     known = getattr(call, "__globals__", {}).get(_NAME)
@@ -73,8 +76,10 @@ def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
         raise StartFailed(
             f"{processor_type.__name__} does not call diffusers' {_NAME}; it cannot be shared by a lane"
         )
+    # Without the module's name: who compiles the code would look that module up, and find diffusers' function there.
+    namespace = {name: value for name, value in call.__globals__.items() if name != "__name__"}
     bound = FunctionType(
-        call.__code__, {**call.__globals__, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
+        call.__code__, {**namespace, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
     )
     bound.__kwdefaults__ = call.__kwdefaults__
     return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": bound})

@@ -19,6 +19,7 @@ from epe.graphs import Graphs
 from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
 from epe.parallel.choosing import Chooser
+from epe.parallel.compiling import attend_at, new_place
 from epe.parallel.plan import (
     CrossAttention,
     InputSplit,
@@ -98,8 +99,9 @@ class SequenceSharding:
             for module in find_modules(model, gather.modules):
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
         for attention in self._plan.attention:
+            attend = _Attention(partial(self._attend, attention))
             for module in find_modules(model, attention.modules):
-                redirect_attention(module, partial(self._attend, attention))
+                redirect_attention(module, attend)
         model.register_forward_hook(lambda module, args, output: self._end_pass())
 
     def _end_pass(self) -> None:
@@ -207,6 +209,27 @@ class SequenceSharding:
             shape=(*(share.num_rows for share in shares), batch, num_heads, depth),
             device=query.device,
         )
+
+
+class _Attention:
+    """What processors call. Compiled code calls it by the number of its place, and looks no further."""
+
+    def __init__(self, attend: Attend) -> None:
+        self._attend = attend
+        self._place = new_place(attend)
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            # The options are those of a processor that nobody has set up otherwise, which are the defaults.
+            return attend_at(query, key, value, attn_mask, self._place)
+        return self._attend(query, key, value, attn_mask=attn_mask, **options)
 
 
 def _covers_keys_only(mask: torch.Tensor | None) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,7 @@ from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.parallel import Plane
+from epe.runtime.cost_file import cache_folder
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import fit_palette
 from epe.runtime.weights import weights_digest
@@ -141,6 +144,7 @@ def _load(
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
         plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
         graphs=graphs,
+        compiled=_compiles(stage, target),
     )
     palette = fit_palette(adapter) if fits_palette else None
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
@@ -154,6 +158,19 @@ def _load(
     else:
         groups.keep(lanes)
     return adapter, groups, palette
+
+
+def _compiles(stage: Stage, target: torch.device) -> bool:
+    """Whether blocks are compiled. Raises `BadSetting` where there is no GPU to compile them for."""
+    if stage.numerics == "exact":
+        return False
+    if target.type == "cpu":
+        message = "fast numerics compile blocks for a GPU, and ranks here run on the CPU; use exact"
+        raise BadSetting(message, path="numerics")
+    # What was compiled once is found again after a restart. A user's own setting goes before.
+    with suppress(OSError):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(os.environ) / "compiled"))
+    return True
 
 
 def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:

@@ -75,6 +75,7 @@ def make_app(
         results=Results(limit_bytes=settings.results_bytes),
         advertised=settings.advertised,
         warn=warn,
+        notes=settings.notes,
         restart=restart or _never_restart,
     )
     app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)

@@ -20,7 +20,8 @@ from epe.server.spans import Spans, TraceParent
 @dataclass(frozen=True, slots=True)
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
-    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing.
+    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing;
+    `notes` are told to every client.
     `restart` begins to restart all ranks. `advertised` is where clients reach the service (None: where they have)."""
 
     engine: Engine
@@ -36,6 +37,7 @@ class Service:
     advertised: str | None
     restart: Callable[[], Awaitable[Status]]
     warn: Callable[[str], str | None] = lambda prompt: None
+    notes: tuple[str, ...] = ()
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -1,0 +1,60 @@
+"""Compiled blocks, with a compiler that leaves operations as they are: what is compiled, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from epe.errors import StartFailed
+from epe.messages import Split
+from epe.models.contract import Adapter
+from epe.parallel import compile_blocks
+from tests.models.every_family import adapters_of, make_request
+from tests.models.trajectories import drawn_by_lane, solo
+
+
+@pytest.fixture
+def compiled(checkpoint: Path) -> Iterator[Adapter]:
+    torch.compiler.reset()
+    counters.clear()
+    (adapter,) = adapters_of(checkpoint, 1)
+    adapter.compile_blocks(backend="eager")  # type: ignore[attr-defined]
+    yield adapter
+    torch.compiler.reset()
+
+
+def num_compiled() -> int:
+    return int(counters["stats"]["unique_graphs"])
+
+
+def test_changes_of_size_and_lane_compile_nothing_anew(checkpoint: Path, compiled: Any) -> None:
+    plain, other = adapters_of(checkpoint, 2)
+
+    def latents(width: int, height: int) -> torch.Tensor:
+        request = make_request(checkpoint, height=height, width=96, num_frames=1, num_steps=2)
+        expected = solo(plain, request).tensors["latents"]
+        if width == 1:
+            drawn = solo(compiled, request).tensors["latents"]
+        else:
+            drawn = drawn_by_lane([compiled, other], request, Split(cp=width))[0]
+        assert torch.equal(drawn, expected)
+        return drawn
+
+    latents(1, 64)
+    latents(2, 128)
+    before = num_compiled()
+    for width, height in ((1, 64), (2, 128), (1, 128), (2, 96), (1, 160)):
+        latents(width, height)
+    assert before > 0
+    assert num_compiled() == before
+
+
+def test_a_model_that_names_no_blocks_is_refused() -> None:
+    with pytest.raises(StartFailed, match="Linear names no blocks that repeat"):
+        compile_blocks(nn.Linear(2, 2), backend="eager")

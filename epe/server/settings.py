@@ -10,7 +10,6 @@ from msgspec import Struct
 from epe.config.api_keys import ApiKey, read_keys
 from epe.config.stage import RequestLimits, Stage
 
-
 _FAST = "numerics are fast here: blocks are compiled, and a picture may differ in its last bits from another device's"
 
 

@@ -1,0 +1,106 @@
+"""`docs/results/h200.md` from the lines of `benchmarks.h200_steps`: later runs fill in what earlier ones left out.
+
+python -m benchmarks.steps_page RUN.jsonl ... > docs/results/h200.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+
+TITLES = {
+    "diffusers_compiled": "diffusers, compiled",
+    "ours": "ours",
+    "ours_captured": "captured",
+    "ours_compiled": "compiled and captured",
+}
+COMMAND = "python -m benchmarks.h200_steps > RUN.jsonl; python -m benchmarks.steps_page RUN.jsonl"
+
+
+def main() -> None:
+    print(page(line for path in sys.argv[1:] for line in _lines(Path(path))))
+
+
+def page(lines: Iterable[Line]) -> str:
+    """The whole page."""
+    everything = list(lines)
+    setting = next(line for line in everything if "torch" in line)
+    cases = [line for line in everything if "step_ms" in line]
+    return "\n".join(
+        [
+            "# Steps on H200",
+            "",
+            f"`{COMMAND}`",
+            "",
+            f"{setting['device']}, Python {setting['python']}, torch {setting['torch']}, diffusers "
+            f"{setting['diffusers']}; real sizes with random weights in bfloat16. All that stands in a row was "
+            "measured in one run, in turn; a ratio is diffusers' time over that of the column, the median of "
+            f"{setting['rounds']} rounds with the least and the most. Steps of a drawing follow each other without "
+            "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one.",
+            "",
+            *_speeds(cases),
+            "",
+            "## Bits and memory",
+            "",
+            "Of each column: whether all rounds gave the latents of diffusers as it is, bit for bit, else the largest "
+            "difference and the largest value. Graphs: device memory of all captured passes of the family so far.",
+            "",
+            *_bits(cases),
+        ]
+    )
+
+
+def _speeds(cases: list[Line]) -> Iterator[str]:
+    yield "| family, size, text rows | diffusers, ms a step | " + " | ".join(TITLES.values()) + " |"
+    yield "|---|--:|" + "--:|" * len(TITLES)
+    for case in cases:
+        cells = (_ratio(case["against_diffusers"].get(name)) for name in TITLES)
+        yield f"| {_name(case)} | {_middle(case['step_ms']['diffusers']):.1f} | " + " | ".join(cells) + " |"
+
+
+def _bits(cases: list[Line]) -> Iterator[str]:
+    yield "| family, size, text rows | " + " | ".join(TITLES.values()) + " | graphs, MiB |"
+    yield "|---|" + "---|" * len(TITLES) + "--:|"
+    for case in cases:
+        cells = (_difference(case, name) for name in TITLES)
+        memory = max((facts["mib"] for facts in case["graphs"].values()), default="")
+        yield f"| {_name(case)} | " + " | ".join(cells) + f" | {memory} |"
+
+
+def _name(case: Line) -> str:
+    return f"{case['family']} {case['size']}, {case['text_rows']}"
+
+
+def _ratio(ratios: list[float] | None) -> str:
+    if ratios is None:
+        return ""
+    middle, least, most = ratios
+    return f"{middle:.2f}× ({least:.2f} to {most:.2f})"
+
+
+def _difference(case: Line, name: str) -> str:
+    if name not in case["equal_bits"]:
+        return ""
+    if case["equal_bits"][name]:
+        return "="
+    difference, largest = case["largest_difference"][name]
+    return f"{difference:.3g} of {largest:.3g}"
+
+
+def _middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    for text in path.read_text().splitlines():
+        if text.startswith("{"):
+            yield json.loads(text)
+
+
+if __name__ == "__main__":
+    main()

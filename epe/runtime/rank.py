@@ -27,7 +27,7 @@ from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
-from epe.parallel import Plane
+from epe.parallel import ONE_PLANE, Plane
 from epe.runtime.cost_file import cache_folder
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import fit_palette
@@ -134,18 +134,8 @@ def _load(
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
     backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
-    adapter = load_adapter(
-        stage.factory,
-        model_folder(stage.factory_args.model_path),
-        device=target,
-        dtype=DTYPES[stage.dtype],
-        cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
-        attention_mode=stage.parallelism.cp.attention_mode,
-        ulysses_degree=stage.parallelism.cp.ulysses_degree,
-        plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
-        graphs=graphs,
-        compiled=_compiles(stage, target),
-    )
+    plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
+    adapter = adapter_of(stage, target, plane=plane, graphs=graphs)
     palette = fit_palette(adapter) if fits_palette else None
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
@@ -158,6 +148,25 @@ def _load(
     else:
         groups.keep(lanes)
     return adapter, groups, palette
+
+
+def adapter_of(
+    stage: Stage, target: torch.device, *, plane: Plane = ONE_PLANE, graphs: Graphs | None = None
+) -> Adapter:
+    """The model of a stage on a device. Raises what `load_adapter` raises, and `BadSetting` for fast numerics without a
+    GPU."""
+    return load_adapter(
+        stage.factory,
+        model_folder(stage.factory_args.model_path),
+        device=target,
+        dtype=DTYPES[stage.dtype],
+        cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
+        attention_mode=stage.parallelism.cp.attention_mode,
+        ulysses_degree=stage.parallelism.cp.ulysses_degree,
+        plane=plane,
+        graphs=graphs,
+        compiled=_compiles(stage, target),
+    )
 
 
 def _compiles(stage: Stage, target: torch.device) -> bool:

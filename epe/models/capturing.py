@@ -1,10 +1,13 @@
-"""How the forward passes of an adapter come to be captured, and its blocks compiled: the same for every family."""
+"""How the passes of an adapter come to be captured, and its blocks and decoder compiled: the same for every family."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from diffusers import AutoencoderKL, AutoencoderKLFlux2
+
 from epe.graphs import Graphs
+from epe.models.decoding import compile_decoder
 from epe.parallel import SequenceSharding, compile_blocks
 
 
@@ -21,3 +24,8 @@ class Capturable:
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
         compile_blocks(self.pipeline.transformer, backend=backend)
+
+    def compile_decoder(self, *, backend: str = "inductor") -> None:
+        """Compile the decoder, where it is one of pictures; those of videos keep frames from call to call."""
+        if isinstance(self.pipeline.vae, (AutoencoderKL, AutoencoderKLFlux2)):
+            compile_decoder(self.pipeline.vae, backend=backend)

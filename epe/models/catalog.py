@@ -37,10 +37,11 @@ def load_adapter(
     plane: Plane = ONE_PLANE,
     graphs: Graphs | None = None,
     compiled: bool = False,
+    decodes_whole: bool = False,
 ) -> Adapter:
     """The adapter of family `name` on `device`, from a local checkpoint folder; of one in tensor-parallel planes,
     what `plane` needs. `graphs` capture its forward passes, but in planes, whose sums they would not see.
-    With `compiled` blocks the last bits are others.
+    `compiled` blocks, and a compiled decoder if it `decodes_whole`, have other last bits.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
@@ -60,6 +61,8 @@ def load_adapter(
         adapter.use_graphs(graphs)
     if compiled and isinstance(adapter, Capturable):
         adapter.compile_blocks()
+        if decodes_whole:
+            adapter.compile_decoder()
     return adapter
 
 

@@ -98,11 +98,15 @@ class SequenceSharding:
         for gather in self._plan.gathers:
             for module in find_modules(model, gather.modules):
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
+        self.share_attention()
+        model.register_forward_hook(lambda module, args, output: self._end_pass())
+
+    def share_attention(self) -> None:
+        """Let the attention of the model's processors be that of the lane; again, when they were replaced."""
         for attention in self._plan.attention:
             attend = _Attention(partial(self._attend, attention))
-            for module in find_modules(model, attention.modules):
+            for module in find_modules(self._model, attention.modules):
                 redirect_attention(module, attend)
-        model.register_forward_hook(lambda module, args, output: self._end_pass())
 
     def _end_pass(self) -> None:
         if self._exchange is not None:

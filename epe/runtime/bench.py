@@ -136,6 +136,7 @@ class _Rank:
             ours.append(work.seconds)
             if rival is not None:
                 theirs.append(rival.step_s(request, num_steps=options.num_steps))
+        peak_bytes = self._meter.peak_bytes()
         return Row(
             height=height,
             width=width,
@@ -145,7 +146,7 @@ class _Rank:
             encode_s=encode_s,
             step_s=tuple(ours),
             decode_s=self._usual(request, Stage.DECODE, step=request.num_steps, count=options.num_rounds),
-            peak_bytes=self._meter.peak_bytes(),
+            peak_bytes=peak_bytes,
             graph_bytes=0 if self._graphs is None else self._graphs.statistics.num_bytes,
             diffusers_step_s=tuple(theirs),
         )

@@ -166,6 +166,7 @@ def adapter_of(
         plane=plane,
         graphs=graphs,
         compiled=_compiles(stage, target),
+        decodes_whole=not stage.decodes_in_bands,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from epe.config.api_keys import ApiKey, read_keys
 from epe.config.stage import RequestLimits, Stage
 
-_FAST = "numerics are fast here: blocks are compiled, and a picture may differ in its last bits from another device's"
+_FAST = "numerics are fast here: pictures may differ in their last bits from those of exact numerics"
 
 
 class HttpSettings(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -49,22 +49,23 @@ def check_seam() -> None:
         )
 
 
-def redirect_attention(module: nn.Module, attend: Attend) -> None:
-    """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`.
+def redirect_attention(modules: Iterable[nn.Module], attend: Attend) -> None:
+    """Let the processors of attention modules call `attend` where they called `dispatch_attention_fn`.
 
-    The processor becomes an instance of a subclass (one for all modules with the same `attend`, so that they are one
-    kind to who compiles them) whose `__call__` is diffusers' own code, bound to a
-    namespace in which that one name means `attend`. Signature, attributes and numerics stay.
+    A processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a namespace in which
+    that one name means `attend`; one subclass for all of a kind, so that who compiles them sees one kind. Signature,
+    attributes and numerics stay.
     """
-    processor = getattr(module, "processor", None)
-    if processor is None:
-        raise StartFailed(f"{type(module).__name__} has no attention processor")
-    redirected = copy.copy(processor)
-    redirected.__class__ = _subclass(type(processor), attend)
-    module.processor = redirected
+    subclass = cache(partial(_subclass, attend=attend))
+    for module in modules:
+        processor = getattr(module, "processor", None)
+        if processor is None:
+            raise StartFailed(f"{type(module).__name__} has no attention processor")
+        redirected = copy.copy(processor)
+        redirected.__class__ = subclass(type(processor))
+        module.processor = redirected
 
 
-@cache
 def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
     call = processor_type.__call__
     known = getattr(call, "__globals__", {}).get(_NAME)

@@ -19,7 +19,7 @@ from epe.graphs import Graphs
 from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
 from epe.parallel.choosing import Chooser
-from epe.parallel.compiling import attend_at, new_place
+from epe.parallel.compiling import OpaqueAttention
 from epe.parallel.plan import (
     CrossAttention,
     InputSplit,
@@ -104,9 +104,8 @@ class SequenceSharding:
     def share_attention(self) -> None:
         """Let the attention of the model's processors be that of the lane; again, when they were replaced."""
         for attention in self._plan.attention:
-            attend = _Attention(partial(self._attend, attention))
-            for module in find_modules(self._model, attention.modules):
-                redirect_attention(module, attend)
+            attend = OpaqueAttention(partial(self._attend, attention))
+            redirect_attention(find_modules(self._model, attention.modules), attend)
 
     def _end_pass(self) -> None:
         if self._exchange is not None:
@@ -213,27 +212,6 @@ class SequenceSharding:
             shape=(*(share.num_rows for share in shares), batch, num_heads, depth),
             device=query.device,
         )
-
-
-class _Attention:
-    """What processors call. Compiled code calls it by the number of its place, and looks no further."""
-
-    def __init__(self, attend: Attend) -> None:
-        self._attend = attend
-        self._place = new_place(attend)
-
-    def __call__(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        **options: Any,
-    ) -> torch.Tensor:
-        if torch.compiler.is_compiling():
-            # The options are those of a processor that nobody has set up otherwise, which are the defaults.
-            return attend_at(query, key, value, attn_mask, self._place)
-        return self._attend(query, key, value, attn_mask=attn_mask, **options)
 
 
 def _covers_keys_only(mask: torch.Tensor | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from epe.errors import StartFailed
+from epe.graphs import Graphs
 from epe.messages import Split
 from epe.models.contract import Adapter
 from epe.parallel import compile_blocks
+from tests.graphs.tape import TapeDevice
 from tests.models.every_family import adapters_of, make_request
 from tests.models.trajectories import drawn_by_lane, solo
 
@@ -67,6 +71,18 @@ def test_a_compiled_decoder_draws_the_same_picture(checkpoint: Path) -> None:
     assert expected is not None
     assert drawn is not None
     assert np.abs(drawn.astype(int) - expected).max() <= 1
+
+
+def test_a_model_that_is_let_go_is_freed(checkpoint: Path) -> None:
+    (adapter,) = adapters_of(checkpoint, 1)
+    graphs = Graphs(TapeDevice(), budget_bytes=2**40)
+    adapter.use_graphs(graphs)  # type: ignore[attr-defined]
+    solo(adapter, make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=3))
+    assert graphs.statistics.num_captured > 0
+    transformer = weakref.ref(adapter.pipeline.transformer)  # type: ignore[attr-defined]
+    del adapter, graphs
+    gc.collect()
+    assert transformer() is None
 
 
 def test_a_model_that_names_no_blocks_is_refused() -> None:

@@ -35,6 +35,7 @@ from served import Served
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter, make_tiny
 from epe.models.contract import Adapter
+from epe.models.loading import Loading
 from epe.telemetry.log import configure
 from epe.transport.exchange import SoloExchange
 
@@ -145,7 +146,9 @@ def drawn_alone(checkpoint: Path, *, num_steps: int = 60) -> list[Alone]:
     """What the machine does to equal pieces of the same work."""
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
-    adapter = load_adapter("zimage", checkpoint, device=cpu, dtype=torch.float32, cfg_parallel_degree=1)
+    adapter = load_adapter(
+        "zimage", checkpoint, Loading(device=cpu, dtype=torch.float32, cfg_parallel_degree=1)
+    )
     return [alone(adapter, side, num_steps=num_steps) for side in SIZES]
 
 

@@ -102,7 +102,7 @@ def perform(world: World, run: Run, setting: Setting, *, limit_s: float) -> dict
     return {**run.described(), **lines[0], **took}
 
 
-def setting_of(device: str, *, tiny: bool, blas: str = "as-it-is") -> Setting:
+def setting_of(device: str, *, tiny: bool, blas: str = "exact") -> Setting:
     num_gpus = torch.cuda.device_count() if device == "cuda" else 0
     dtype = "float32" if device == "cpu" else "bfloat16"
     own_gpus = num_gpus > 1
@@ -116,10 +116,10 @@ def setting_of(device: str, *, tiny: bool, blas: str = "as-it-is") -> Setting:
     )
 
 
-def had(line: dict[str, Any], *, backend: str) -> tuple[Any, ...]:
+def had(line: dict[str, Any], *, backend: str, blas: str) -> tuple[Any, ...]:
     """What tells runs apart."""
     names = ("case", "family", "mode", "cfg_parallel_degree", "width", "split", "size")
-    return (backend, *(line[name] for name in names))
+    return (backend, blas, *(line[name] for name in names))
 
 
 def about(setting: Setting) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
     parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--blas", choices=list(BLAS), default="as-it-is", help="how matrix products are set")
+    parser.add_argument("--blas", choices=list(BLAS), default="exact", help="how matrix products are set")
     parser.add_argument("--missing-from", type=Path, nargs="*", default=[], help="leave out what these have")
     parser.add_argument("--budget-s", type=float, default=450.0, help="seconds after which no case begins")
     arguments = parser.parse_args()
@@ -157,14 +157,15 @@ def main() -> None:
     os.environ.update(BLAS[arguments.blas].environment)
     setting = setting_of(arguments.device, tiny=arguments.tiny, blas=arguments.blas)
     _, lines = read(arguments.missing_from, untimed=())
-    known = {had(line, backend=line["backend"]) for line in lines}
+    known = {had(line, backend=line["backend"], blas=line["blas"]) for line in lines}
     end_s = time.monotonic() + arguments.budget_s
     say(about(setting))
     world = World(setting.num_ranks)
     with tempfile.TemporaryDirectory() as folder:
         for run in runs(arguments.families, setting, Path(folder)):
             described = run.described()
-            if described["case"] not in arguments.cases or had(described, backend=setting.backend) in known:
+            name = had(described, backend=setting.backend, blas=setting.blas)
+            if described["case"] not in arguments.cases or name in known:
                 continue
             left_s = end_s - time.monotonic()
             if left_s < LEAST_S:

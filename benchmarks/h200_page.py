@@ -16,6 +16,11 @@ from typing import Any
 
 Line = dict[str, Any]
 
+# How matrix products were set.
+BLAS_TITLES = {
+    "exact": "As a rank sets torch: no product divided",
+    "as-it-is": "Under torch's own setting",
+}
 FAMILIES = ("flux1", "flux2-klein", "zimage", "qwen-image", "wan")
 
 
@@ -33,6 +38,7 @@ def read(paths: Iterable[Path], *, untimed: Iterable[Path]) -> tuple[list[Line],
                     {
                         **line,
                         "backend": settings[-1]["backend"],
+                        "blas": settings[-1].get("blas", "as-it-is"),
                         "timed": timed,
                         "gpus": settings[-1]["num_gpus"],
                     }
@@ -58,13 +64,11 @@ def page(settings: list[Line], lines: list[Line], *, command: str) -> str:
         "A cell is `=` for equal bits of the latents on every rank of the lane, else the largest difference to those "
         "of one rank (whose values reach 5 to 8). `odd` is a number of tokens that nothing divides. An empty cell was "
         "not run.",
-        "",
-        *_lanes([line for line in lines if line["case"] == "lane"]),
-        "",
-        "## Moves and the whole runtime",
-        "",
-        *_others(lines),
     ]
+    for blas, title in BLAS_TITLES.items():
+        if own := [line for line in lines if line["blas"] == blas]:
+            parts += ["", f"### {title}", "", *_lanes([line for line in own if line["case"] == "lane"])]
+            parts += ["", *_others(own)]
     return "\n".join(parts) + "\n"
 
 

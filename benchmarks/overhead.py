@@ -1,5 +1,6 @@
 """What one picture or video costs in EPE's way on one rank, against a bare call of diffusers' pipeline on the same
-weights: in one process, in turn, with the same pixels at the end.
+weights: in one process, in turn, with the same pixels at the end. Each family has a process of its own, since what one
+has left in the memory of a process makes the next ones' decode dearer on one thread than on another.
 
     python -m benchmarks.overhead --output docs/results/overhead.md
 """
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import os
 import platform
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +111,14 @@ class Found:
         return [ours.cpu_s / theirs.cpu_s for ours, theirs in zip(self.ours, self.theirs, strict=True)]
 
 
+def found_of(task: Task, folder: Path, num_rounds: int) -> Found:
+    """In a process that has done nothing else."""
+    configure(level="warning")
+    checkpoint = folder / task.family
+    make_tiny(task.family, checkpoint)
+    return asyncio.run(measure(task, checkpoint, num_rounds=num_rounds))
+
+
 async def measure(task: Task, checkpoint: Path, *, num_rounds: int) -> Found:
     """In turn, each first in every second round. Raises `AssertionError` where pixels differ."""
     oracle = load_oracle(checkpoint)
@@ -166,7 +177,8 @@ def render(found: list[Found]) -> str:
         "",
         f"One picture or video of {NUM_STEPS} steps on a tiny model, prompt to pixels, through the embedded runtime "
         "(planner, worker, device thread), against a bare call of diffusers' pipeline in the same process and on one "
-        "thread, in turn, with the same pixels. A ratio is that of processor seconds of one round; it stands as median "
+        "thread, in turn, with the same pixels; a process for each row. A ratio is that of processor seconds of one "
+        "round; it stands as median "
         f"(middle half of the rounds). Target: at most {TARGET}.",
         "",
         "| family | size | CFG | EPE s | diffusers s | ratio | within the target |",
@@ -206,7 +218,6 @@ def main() -> None:
         "--kept", type=Path, help="folder of what was found; a task in it is not measured again"
     )
     arguments = parser.parse_args()
-    configure(level="warning")
     found: list[Found] = []
     with tempfile.TemporaryDirectory() as folder:
         kept = arguments.kept or Path(folder)
@@ -214,9 +225,9 @@ def main() -> None:
         for task in TASKS:
             file = kept / f"{task.family}-{task.degree}.json"
             if not file.exists():
-                checkpoint = Path(folder) / task.family
-                make_tiny(task.family, checkpoint)
-                measured = asyncio.run(measure(task, checkpoint, num_rounds=arguments.rounds))
+                spawn = multiprocessing.get_context("spawn")
+                with ProcessPoolExecutor(1, mp_context=spawn) as process:
+                    measured = process.submit(found_of, task, Path(folder), arguments.rounds).result()
                 file.write_bytes(msgspec.json.encode(measured))
             found.append(msgspec.json.decode(file.read_bytes(), type=Found))
             print(_row(found[-1]), flush=True)

@@ -14,6 +14,7 @@ from benchmarks.blas import BLAS
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
+from epe.geometry import round_up
 from epe.messages import OutputFormat, Request, Split
 from epe.models.contract import Adapter, State
 from epe.transport.exchange import Exchange, SoloExchange
@@ -33,7 +34,7 @@ class Setting:
     backend: str
     dtype: str
     tiny: bool
-    blas: str = "as-it-is"
+    blas: str = "exact"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,13 @@ class Place:
             seed=11,
             output_format=OutputFormat.RAW,
         )
+
+    def num_rows(self, request: Request) -> int:
+        """Rows of the picture in one sequence; Z-Image fills each stream up to a multiple of 32."""
+        num_tokens = self.family.num_tokens(
+            height=request.height, width=request.width, num_frames=request.num_frames
+        )
+        return round_up(num_tokens, 32) if self.family.name == "zimage" else num_tokens
 
     def memory(self) -> dict[str, float]:
         """The most that this process has had of its GPU."""

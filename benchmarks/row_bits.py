@@ -1,7 +1,7 @@
 """Which operations give the rows of one rank other bits than those rows have among all, and which setting of the
 linear algebra mends it.
 
-    python -m benchmarks.row_bits > BITS.jsonl                 # on CUDA, about two minutes
+    python -m benchmarks.row_bits > BITS.jsonl                 # on CUDA, about four minutes
     python -m benchmarks.row_bits --tiny --device cpu          # the same program on small models
 
 Every family's transformer at its real width, but with one layer of each kind and random weights, makes a step on one
@@ -21,9 +21,8 @@ from statistics import median
 
 from benchmarks.blas import BLAS
 from benchmarks.place import Case, Clock, Place, Setting, advance
-from benchmarks.real_sizes import MODELS
+from benchmarks.real_sizes import MODELS, Model, Size
 from benchmarks.row_probe import Line, RowProbe
-from epe.geometry import round_up
 from epe.messages import Split
 from epe.models.contract import Adapter
 from epe.transport.exchange import SoloExchange
@@ -39,23 +38,26 @@ def measure(setting: Setting, *, families: list[str]) -> Iterator[Line]:
         place = Place(context, setting, Case(family=family), kind="row bits")
         factory = place.factory(shared=False, shallow=True)
         adapter = place.adapter_around(factory.pipeline(factory.weights()))
-        for size, name in enumerate(("even", "odd")):
-            described = {"blas": setting.blas, "family": family, "size": name}
-            for line in _of_size(place, adapter, size):
+        for sides in _sizes(MODELS[family], tiny=setting.tiny):
+            described = {"blas": setting.blas, "family": family, "size": "x".join(map(str, sides))}
+            for line in _of_size(place, adapter, sides):
                 yield {**described, **line}
 
 
-def _of_size(place: Place, adapter: Adapter, size: int) -> Iterator[Line]:
+def _sizes(model: Model, *, tiny: bool) -> tuple[Size, ...]:
+    """From the usual ones to those of which a rank of a wide lane has but a few rows."""
+    height, width, frames = model.sizes[0]
+    halves = (height // 2, width // 2, frames)
+    return model.tiny_sizes if tiny else (*model.sizes, halves, *model.tiny_sizes)
+
+
+def _of_size(place: Place, adapter: Adapter, sides: Size) -> Iterator[Line]:
     """The time of a step, and each operation in it."""
-    request, clock = place.request(size, num_steps=TIMED_STEPS), Clock(place.device)
+    request, clock = place.request_of("size", *sides, num_steps=TIMED_STEPS), Clock(place.device)
     state = adapter.encode(request)
     advance(adapter, state, clock=clock)
     yield {"operation": "step", "ms": round(1e3 * median(clock.laps_s[1:]), 3)}
-    num_rows = place.family.num_tokens(
-        height=request.height, width=request.width, num_frames=request.num_frames
-    )
-    # Z-Image fills each stream up to a multiple of 32.
-    probe = RowProbe(round_up(num_rows, 32) if place.family.name == "zimage" else num_rows)
+    probe = RowProbe(place.num_rows(request))
     with probe:
         adapter.step(state, SoloExchange(), Split())
     yield from probe.lines
@@ -73,7 +75,7 @@ def say_all(lines: Callable[[], Iterator[Line]]) -> None:
 def begin(name: str, arguments: list[str]) -> subprocess.Popen[str]:
     """A process that imports everything and then waits for its turn."""
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.row_bits", *arguments, "--blas", name],
+        [sys.executable, "-m", "benchmarks.row_bits", *arguments, "--waits", "--blas", name],
         stdin=subprocess.PIPE,
         text=True,
         env=os.environ | dict(BLAS[name].environment),
@@ -87,16 +89,19 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
     parser.add_argument("--families", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--blas", choices=list(BLAS), help="this one alone, at the first line that comes")
+    parser.add_argument("--blas", nargs="+", choices=list(BLAS), default=list(BLAS), help="these settings")
+    parser.add_argument(
+        "--waits", action="store_true", help="measure one setting, here, once a line has come"
+    )
     args = parser.parse_args()
-    if args.blas is None:
-        processes = [begin(name, sys.argv[1:]) for name in BLAS]
+    if not args.waits:
+        processes = [begin(name, sys.argv[1:]) for name in args.blas]
         for process in processes:
             process.communicate("go\n")
         return
     dtype = "float32" if args.device == "cpu" else "bfloat16"
     setting = Setting(
-        device=args.device, num_ranks=1, backend="gloo", dtype=dtype, tiny=args.tiny, blas=args.blas
+        device=args.device, num_ranks=1, backend="gloo", dtype=dtype, tiny=args.tiny, blas=args.blas[0]
     )
     sys.stdin.readline()
     say_all(lambda: measure(setting, families=args.families))

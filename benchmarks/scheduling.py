@@ -31,7 +31,8 @@ def main() -> None:
     else:
         from scheduling_report import write  # the plots need matplotlib, the runs do not
 
-        write(list(runs.lines.values()), effort=_effort(args), page=args.page)
+        tried = Log(args.outputs / "tries.jsonl").lines.values()
+        write(list(runs.lines.values()), tried=list(tried), effort=_effort(args), page=args.page)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,13 +16,13 @@ from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
 
 
-def write(lines: Sequence[Line], *, effort: Effort, page: Path) -> None:
-    """The page, and its plots beside it."""
+def write(lines: Sequence[Line], *, tried: Sequence[Line], effort: Effort, page: Path) -> None:
+    """The page, and its plots beside it; `tried` are the lines of tuning."""
     found = Lines(lines, num_requests=effort.num_requests)
     compared = {field: _compared(found, effort, field) for field in FIELDS}
     plots = draw(lines, found, effort=effort, folder=page.parent)
     parts = [
-        _head(lines, compared["slo_attainment"], effort),
+        _head(lines, tried, compared["slo_attainment"], effort),
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
         _losses(found, compared, effort),
@@ -43,15 +41,15 @@ def _compared(found: Lines, effort: Effort, field: str) -> list[Compared]:
     return [compared for compared in each if compared is not None]
 
 
-def _head(lines: Sequence[Line], compared: Sequence[Compared], effort: Effort) -> str:
+def _head(lines: Sequence[Line], tried: Sequence[Line], compared: Sequence[Compared], effort: Effort) -> str:
     counts = sorted(each.num_baselines for each in compared) or [0]
     seeds = sorted({each.num_seeds for each in compared}) or [0]
-    hours = sum(line.took_s for line in lines) / 3600
+    run_h, tuned_h = (sum(line.took_s for line in each) / 3600 for each in (lines, tried))
     return f"""# Schedulers compared
 
-`python benchmarks/scheduling.py report`, {datetime.date.today()}, from {len(lines)} runs ({hours:.1f} hours of \
-processor time on {platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}). All is \
-simulated: the machine changes only this figure, and how tight the bound is.{_outdated(lines)}
+`python benchmarks/scheduling.py report`, {datetime.date.today()}, from {len(lines)} runs and {len(tried)} tries of \
+tuning: {run_h:.1f} and {tuned_h:.1f} hours of processor time, so {(run_h + tuned_h) / 2:.1f} hours on two cores. All \
+is simulated: the machine changes only these hours, and how tight the bound is.{_outdated(lines)}
 
 **What was run.** {len(compared)} of {len(CELLS)} cells, each with {_range(seeds)} seeds of {effort.num_requests} \
 requests, the same for everybody; {_range(counts)} of {len(GRIDS) + 1} baselines in a cell: those that did best when \

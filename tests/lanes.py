@@ -30,7 +30,7 @@ class Meeting:
 
 
 class ThreadExchange:
-    """The exchange of one thread. Only what sequence and guidance use."""
+    """The exchange of one thread. Only what sequence, guidance and FlexCache use."""
 
     def __init__(self, meeting: Meeting, position: int, width: int) -> None:
         self.width = width
@@ -50,6 +50,9 @@ class ThreadExchange:
         received = self._swap(parts, lambda laid: laid[self.position])
         assert [tuple(part.shape) for part in received] == shapes
         return received
+
+    def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
+        return self._swap(tensor, lambda laid: laid)[source]
 
     def start_all_to_all(self, parts: list[torch.Tensor], shapes: list[tuple[int, ...]]) -> Pending:
         received = self.all_to_all(parts, shapes)

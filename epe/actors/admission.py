@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from epe.cache import num_records
 from epe.families import Family
 from epe.messages import Again, Failure, FailureKind, Request
 from epe.planning.costs import Workload
@@ -22,10 +23,12 @@ class Limits:
 def workload_of(family: Family, request: Request) -> Workload:
     """The sizes of a request's tasks."""
     size = {"height": request.height, "width": request.width, "num_frames": request.num_frames}
+    reuse = request.reuse
+    kept = 0 if reuse is None else num_records(reuse, request.num_steps) * family.latent_bytes(**size)
     return Workload(
         tokens=family.num_tokens(**size),
         conditions=family.num_conditions(request.guidance_scale),
-        state_bytes=family.state_bytes(**size),
+        state_bytes=family.state_bytes(**size) + kept,
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the last state of each request on the leader, so that a lost rank costs a pulse of work and no more."""
+"""Keeps the last state of each request on the leader, so that a lost rank costs a lease of work and no more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from epe.actors.core import Actor
 from epe.actors.directory import Directory
 from epe.errors import Gone, Overloaded
-from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, StateHeader
+from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, LeaseDone, StateHeader
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
 
@@ -27,10 +27,7 @@ class _Kept:
     seq: int
     header: StateHeader
     tensors: dict[str, Any]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(int(getattr(tensor, "nbytes", 0)) for tensor in self.tensors.values())
+    num_bytes: int
 
     @property
     def whole(self) -> StateHeader:
@@ -63,6 +60,8 @@ class Checkpoints(Actor):
         match message:
             case Parcel(message=Checkpoint() as checkpoint, tensors=tensors):
                 self._keep(checkpoint, tensors)
+                if checkpoint.report is not None:
+                    self._tell(checkpoint.report)
             case Fetch(request_id=request_id, step=step):
                 return self._parcel(request_id, step)
             case Drop(request_ids=request_ids):
@@ -88,9 +87,10 @@ class Checkpoints(Actor):
         named = {name: known[name] for name in header.unchanged} | dict(
             zip(header.names, tensors, strict=True)
         )
-        kept = self.kept[header.request_id] = _Kept(checkpoint.seq, header, named)
+        num_bytes = sum(int(getattr(tensor, "nbytes", 0)) for tensor in named.values())
+        kept = self.kept[header.request_id] = _Kept(checkpoint.seq, header, named, num_bytes)
         self.seen(kept.whole, named)
-        self._tell(header.request_id, checkpoint.seq, header.step)
+        self._tell(Checkpointed(request_id=header.request_id, seq=checkpoint.seq, step=header.step))
         self._make_room()
 
     def _make_room(self) -> None:
@@ -102,12 +102,12 @@ class Checkpoints(Actor):
 
     def _let_go(self, request_id: str, seq: int) -> None:
         self.kept.pop(request_id, None)
-        self._tell(request_id, seq, None)
+        self._tell(Checkpointed(request_id=request_id, seq=seq, step=None))
 
-    def _tell(self, request_id: str, seq: int, step: int | None) -> None:
-        # A planner that has no room for it does with the checkpoint that it knows of, or with none.
+    def _tell(self, message: Checkpointed | LeaseDone) -> None:
+        # A planner that has no room for it does with the checkpoint that it knows of, and finds the lease overdue.
         with suppress(Overloaded):
-            self.ref(self.directory.planner).tell(Checkpointed(request_id=request_id, seq=seq, step=step))
+            self.ref(self.directory.planner).tell(message)
 
     def _parcel(self, request_id: str, step: int) -> Parcel:
         kept = self.kept.get(request_id)

@@ -12,8 +12,8 @@ from epe.messages import Stage
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Leases that run on a rank or fetch from it, requests whose checkpoint or pixels are on their way from it, and
-    requests whose state only this rank has."""
+    """Leases that run on a rank or fetch from it, requests whose pixels are on their way from it, and requests whose
+    state only this rank has: a checkpoint comes with the report of its lease."""
 
     num_leases: int
     num_coming: int
@@ -49,8 +49,7 @@ def held_on(
         if trajectory.pixels_from == rank and trajectory.encoded is None:
             coming += 1
         elif _needs(trajectory, rank, elsewhere):
-            coming += trajectory.awaits_checkpoint
-            alone += not trajectory.awaits_checkpoint
+            alone += 1
     leases = (running.lease for running in ledger.running.values())
     num_leases = sum(
         rank in lease.lane.ranks or any(transfer.source == rank for transfer in lease.transfers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from epe.actors.admission import Limits, workload_of
 from epe.actors.deciding import Deciding
 from epe.actors.in_work import InWork
@@ -85,6 +87,7 @@ class Leasing:
         """Take a request into the books."""
         workload = workload_of(self.settings.family, request)
         if for_client:  # the warm-up shall find out what fits
+            workload = replace(workload, barred=self.roster.unlike_widths)
             workload = with_barred(self.costs, workload, self.settings.widths)
         finish = cost_key(workload, Stage.FINISH, 1)
         trajectory = Trajectory(
@@ -204,7 +207,7 @@ class Leasing:
         width = shared_width(stage, len(self._lane_of(assignment)))
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
-        expected_s = self.costs.seconds(key) * max(1, num_steps)
+        expected_s = self.costs.seconds(key) * batch[0].num_tasks(num_steps)
         is_known = self.costs.fit(key).basis in (Basis.MEASURED, Basis.FITTED)
         split = self._split_of(width, batch[0])
         transfers = [trajectory.transfers(ranks, leaving=self.roster.leaving) for trajectory in batch]
@@ -249,8 +252,11 @@ class Leasing:
 
     def _lane_of(self, assignment: Assignment) -> tuple[int, ...]:
         """Those of its ranks that have work: of more than may decode together the others would only wait."""
-        if self.trajectories[assignment.request_id].stage is not Stage.DECODE:
+        trajectory = self.trajectories[assignment.request_id]
+        if trajectory.stage is not Stage.DECODE:
             return assignment.ranks
+        if trajectory.decodes_alone:
+            return assignment.ranks[:1]
         return assignment.ranks[: widest_within(self.settings.decode_widths, len(assignment.ranks))]
 
     def _split_of(self, width: int, trajectory: Trajectory) -> Split:

@@ -76,13 +76,19 @@ class Running:
 
     @property
     def task_s(self) -> float:
-        """The expected seconds of the task (of one step for denoising)."""
-        return self.expected_s / max(1, self.lease.num_steps)
+        """The expected seconds of the task (of one computed step for denoising)."""
+        return self.expected_s / max(1, self.lease.num_tasks)
 
     @property
     def seconds(self) -> float:
-        """The slowest member's device time of the task (of one step for denoising)."""
+        """The slowest member's device time of the task (of one computed step for denoising)."""
         return max(report.seconds for report in self.done)
+
+    @property
+    def num_tasks(self) -> int:
+        """How many times that was: computed steps, or one encode or decode."""
+        counted = [report.num_computed for report in self.done if report.num_computed is not None]
+        return max(counted, default=self.lease.num_tasks)
 
 
 class Ledger:

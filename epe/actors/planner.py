@@ -117,6 +117,8 @@ class Planner(Actor):
         for rank in range(self.directory.world_size):
             self.watch(self.directory.worker(rank))
         self.watch(self.directory.postprocess)
+        if self.settings.checkpoints:
+            self.watch(self.directory.checkpoints)
         self.after(self.settings.start_s, StartBy())
 
     async def stopped(self, reason: str) -> None:
@@ -136,6 +138,8 @@ class Planner(Actor):
                     trajectory.pixels_from = None
             case Checkpointed():
                 self._checkpointed(message)
+                if message.step is not None:
+                    return None  # The report that came with the state follows at once.
             case Cancel(request_id=request_id):
                 return self._end_early(request_id, FailureKind.CANCELLED, "the request was cancelled")
             case Expire(request_id=request_id):
@@ -234,8 +238,10 @@ class Planner(Actor):
         if ended.failed and not ended.broke:
             self.leasing.learning.failed(ended, trajectory.workload)
             if goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
-                barred = trajectory.workload.barred
-                log.warning("request.goes_leaner", request=trajectory.request.id, barred=barred)
+                stage, ranks = ended.lease.stage, ended.lease.lane.ranks
+                log.warning(
+                    "request.goes_leaner", request=trajectory.request.id, stage=stage, ran_out_on=ranks
+                )
             else:
                 self._blame(ended)
                 if ended.lease.batch_size == 1:

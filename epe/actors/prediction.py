@@ -26,7 +26,8 @@ def predict(leasing: Leasing, requests: Sequence[Request], *, now_s: float) -> P
     )
     widths = leasing.settings.widths
     denoise_s = {
-        width: requests[0].num_steps * costs.seconds(cost_key(workload, Stage.DENOISE, width))
+        width: requests[0].num_computed(0, requests[0].num_steps)
+        * costs.seconds(cost_key(workload, Stage.DENOISE, width))
         for width in workload.widths(widths, limit=widths[-1])
     }
     num_planes = leasing.settings.num_planes

@@ -52,15 +52,35 @@ def blame(roster: Roster, running: Running) -> Iterator[tuple[int, Absence]]:
 
 
 def goes_leaner(trajectory: Trajectory, running: Running, *, widths: tuple[int, ...]) -> bool:
-    """Have a request that ran out of memory take its next steps on a wider lane, where each rank needs less; once.
-    False if it has to fail: it was no step, there is no wider lane, or that was tried."""
-    lease, width = running.lease, len(running.lease.plane)
-    ran_out = running.cause.failure.kind is FailureKind.OUT_OF_MEMORY
-    if not ran_out or lease.batch_size > 1 or lease.stage is not Stage.DENOISE or trajectory.is_leaner:
+    """Have a request that ran out of memory go on where less is needed; once for its steps, once for its decode. False
+    if it has to fail: there is no such place, or that was tried."""
+    lease = running.lease
+    if running.cause.failure.kind is not FailureKind.OUT_OF_MEMORY or lease.batch_size > 1:
+        return False
+    match lease.stage:
+        case Stage.DENOISE:
+            return _takes_steps_on_more(trajectory, len(lease.plane), widths=widths)
+        case Stage.DECODE:
+            return _decodes_on_one(trajectory, lease.lane.width)
+        case _:
+            return False
+
+
+def _takes_steps_on_more(trajectory: Trajectory, width: int, *, widths: tuple[int, ...]) -> bool:
+    """On a wider lane each rank has fewer rows."""
+    if trajectory.is_leaner:
         return False
     if not any(each > width for each in trajectory.workload.widths(widths, limit=max(widths))):
         return False
     trajectory.bar(tuple(each for each in widths if each <= width))
+    return True
+
+
+def _decodes_on_one(trajectory: Trajectory, width: int) -> bool:
+    """A rank that is alone can keep the bands in host memory that it does not work on."""
+    if width == 1:
+        return False
+    trajectory.decodes_alone = True
     return True
 
 

@@ -42,6 +42,11 @@ class Roster:
         return len(self.ready) == self.world_size
 
     @property
+    def unlike_widths(self) -> tuple[int, ...]:
+        """Of lanes on which some rank gives other bits than alone, ascending."""
+        return tuple(sorted({width for each in self.ready.values() for width in each.unlike_widths}))
+
+    @property
     def loading(self) -> list[int]:
         """The ranks that have not loaded their model."""
         return [rank for rank in range(self.world_size) if rank not in self.ready]

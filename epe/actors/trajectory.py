@@ -11,6 +11,7 @@ import msgspec
 from epe.actors.ledger import Running
 from epe.messages import (
     Account,
+    CacheAccount,
     Checkpointed,
     Encoded,
     Failure,
@@ -66,18 +67,20 @@ class Trajectory:
         self.visits: list[LaneVisit] = []
         self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
         self.num_migrations = self.num_recoveries = self.num_repeated_steps = 0
+        self.num_computed_steps = self.num_reused_steps = self.kept_bytes = 0
         # Those under which ranks were lost, by number: of a lane that goes down at once it is one.
         self.lost_leases: set[int] = set()
         self.predicted_s = 0.0
         self.started_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.is_broken = False
+        # Where it had not the memory: its steps on some lanes, its decode on several ranks.
         self.is_leaner = False
+        self.decodes_alone = False
         self.pixels_from: int | None = None
         self.first_seq: int | None = None
-        # What it was begun with; the last leases whose checkpoint was asked for, and told of by the leader.
+        # What it was begun with.
         self.weights: str | None = None
-        self._asked_seq = self._told_seq = 0
         self._reached_step = 0
         self._view: TrajectoryView | None = None
 
@@ -131,14 +134,27 @@ class Trajectory:
             holders=tuple(sorted(self.lane)),
             num_leases=len(self.leases),
             shape=self._shape,
-            alone=self.alone,
+            alone=self.alone or self._is_drawn_alone,
+            reuse=self.request.reuse,
         )
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """What a batch must have in common, beside the workload."""
+        """What a batch must have in common, beside the workload: with FlexCache also where in which plan it stands, so
+        that all of it compute the same steps."""
         request = self.request
-        return request.height, request.width, request.num_frames, request.max_sequence_length
+        size = (request.height, request.width, request.num_frames, request.max_sequence_length)
+        return size if request.reuse is None else (*size, self.step, *request.reuse.computed)
+
+    @property
+    def _is_drawn_alone(self) -> bool:
+        return self.request.reuse is not None and self.request.reuse.is_drawn_alone
+
+    def num_tasks(self, num_steps: int) -> int:
+        """How many times its next lease takes what its next task takes."""
+        if self.stage is not Stage.DENOISE:
+            return 1
+        return self.request.num_computed(self.step, self.step + num_steps)
 
     @property
     def next_holders(self) -> set[int]:
@@ -212,17 +228,19 @@ class Trajectory:
         (their state is the same). Returns the ranks whose state is no longer needed."""
         lease = running.lease
         self._renew()
-        repeats = lease.num_steps if lease.stage is Stage.DENOISE else 1
-        start_s = now_s - running.seconds * repeats
+        took_s = running.seconds * max(1, running.num_tasks)
+        start_s = now_s - took_s
         if self.started_s is None:
             self.started_s = start_s
-        self.seconds[lease.stage] += running.seconds * repeats
+        self.seconds[lease.stage] += took_s
+        if lease.stage is Stage.DENOISE:
+            self.num_computed_steps += running.num_tasks
+            self.num_reused_steps += lease.num_steps - running.num_tasks
+        self.kept_bytes = max(self.kept_bytes, *(report.kept_bytes for report in running.done))
         self.served_s = now_s
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
         self.holders = {report.rank for report in running.done if report.rank not in lost}
-        if lease.checkpoint != "none":
-            self._asked_seq = lease.seq
         if lease.stage is Stage.DECODE:
             self.holders = set()
         stale = self.traces - self.holders - self._needed
@@ -232,10 +250,17 @@ class Trajectory:
     def failed(self, running: Running) -> None:
         """A lease has failed: the request ends when its other leases have ended too."""
         failure = running.cause.failure
-        if self.is_leaner and failure.kind is FailureKind.OUT_OF_MEMORY:
-            tried = f"{failure.message}; lanes of fewer ranks were tried before"
-            failure = msgspec.structs.replace(failure, message=tried)
+        if failure.kind is FailureKind.OUT_OF_MEMORY and (tried := self._tried(running.lease.stage)):
+            failure = msgspec.structs.replace(failure, message=f"{failure.message}; {tried}")
         self.ending = self.ending or failure
+
+    def _tried(self, stage: Stage) -> str:
+        """What was tried before a stage had no memory, if anything was."""
+        if stage is Stage.DENOISE and self.is_leaner:
+            return "lanes of fewer ranks were tried before"
+        if stage is Stage.DECODE and self.decodes_alone:
+            return "a decode on several ranks was tried before"
+        return ""
 
     def bar(self, widths: tuple[int, ...]) -> None:
         """It had not the memory for its steps on lanes of these widths."""
@@ -245,14 +270,15 @@ class Trajectory:
         self._renew()
 
     def broke(self, running: Running) -> None:
-        """A lease has failed through no fault of its own. What was sent after it fails with it; then the request goes
-        on from where the lease began."""
+        """A lease has failed through no fault of its own. What was sent after it fails with it, and had not begun;
+        then the request goes on from where the lease began."""
         self._renew()
+        if self.is_broken:
+            return
         lease = running.lease
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
-        if not self.is_broken:
-            self.is_broken = True
-            self.stage, self.step = lease.stage, lease.first_step
+        self.is_broken = True
+        self.stage, self.step = lease.stage, lease.first_step
 
     def checkpointed(self, message: Checkpointed) -> bool:
         """The leader has a state, or has let it go; False for that of an earlier request of this id."""
@@ -260,14 +286,12 @@ class Trajectory:
             return False
         self.checkpoint_step = message.step
         self.lost_checkpoint = message.step is None
-        self._told_seq = max(self._told_seq, message.seq)
         return True
 
     def lose(self, rank: int) -> None:
         """A rank is gone with what it held; pixels that had not come from it have to be made again."""
         self._renew()
         self.holders.discard(rank)
-        self._asked_seq = 0  # It may have been the one that was to send it.
         self.traces.discard(rank)
         if self.pixels_from == rank and self.encoded is None:
             self.pixels_from = None
@@ -305,11 +329,6 @@ class Trajectory:
             self.stage = Stage.DECODE if self.step == self.request.num_steps else Stage.DENOISE
 
     @property
-    def awaits_checkpoint(self) -> bool:
-        """Whether its last state is on its way to the leader."""
-        return self._asked_seq > self._told_seq
-
-    @property
     def is_checkpointed(self) -> bool:
         """Whether the leader has the state that the next lease starts from."""
         return self.checkpoint_step is not None and self.checkpoint_step == self.step
@@ -337,6 +356,17 @@ class Trajectory:
             )
         )
 
+    @property
+    def _cache_account(self) -> CacheAccount | None:
+        if self.request.reuse is None:
+            return None
+        return CacheAccount(
+            settings=self.request.reuse.strategy,
+            computed_steps=self.num_computed_steps,
+            reused_steps=self.num_reused_steps,
+            kept_bytes=self.kept_bytes,
+        )
+
     def account(self, *, now_s: float) -> Account:
         """What happened, for the reply and the log."""
         started_s = now_s if self.started_s is None else self.started_s
@@ -352,5 +382,6 @@ class Trajectory:
             num_migrations=self.num_migrations,
             num_recoveries=self.num_recoveries,
             num_repeated_steps=self.num_repeated_steps,
+            cache=self._cache_account,
             visits=tuple(self.visits),
         )

@@ -168,16 +168,21 @@ class Worker(Actor):
         if isinstance(report, LeaseDone) and move_s > 0:
             report = replace(report, move_s=move_s)
         self._log_ended(lease, report)
-        # The report goes first: the planner can use the ranks while the picture is still on its way.
-        self.ref(self.directory.planner).tell(report)
+        # The report goes before the picture: the planner can use the ranks while that is still on its way.
+        await self._tell(report, lease, outcome.state)
         if outcome.decoded is not None:
             self.ref(self.directory.postprocess).tell(outcome.decoded)
-        if outcome.state is not None:
-            parcel = await self.device.pack(outcome.state, whole=lease.checkpoint == "whole")
-            checkpoint = Checkpoint(seq=lease.seq, header=parcel.message)
-            self.ref(self.directory.checkpoints).tell(Parcel(checkpoint, parcel.tensors))
         if outcome.fatal:
             self._stop(Ending(f"lease {lease.seq} left the device unusable", orderly=False))
+
+    async def _tell(self, report: LeaseDone | LeaseFailed, lease: Lease, state: Any) -> None:
+        """A report of work whose state is to be kept goes with that state, in one message."""
+        if state is None or isinstance(report, LeaseFailed):
+            self.ref(self.directory.planner).tell(report)
+            return
+        parcel = await self.device.pack(state, whole=lease.checkpoint == "whole")
+        checkpoint = Checkpoint(seq=lease.seq, header=parcel.message, report=report)
+        self.ref(self.directory.checkpoints).tell(Parcel(checkpoint, parcel.tensors))
 
     def _log_ended(self, lease: Lease, report: LeaseDone | LeaseFailed) -> None:
         times: dict[str, float] = {}

@@ -119,6 +119,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess, lifeline
         name=stage.name,
         jobs=jobs,
         defaults=stage.request_defaults,
+        cache_rules=stage.cache_rules,
         settings=http_settings_of(spec, stage),
         warn=partial(unknown_words_warning, stage.factory_args.model_path),
         restart=process.restart_ranks,

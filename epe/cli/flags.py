@@ -25,6 +25,7 @@ FIELD_FLAGS = {
     "guidance_scale": "--guidance-scale",
     "flow_shift": "--flow-shift",
     "seed": "--seed",
+    "cache": "--cache-strategy",
 }
 
 

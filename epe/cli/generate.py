@@ -11,6 +11,8 @@ from functools import partial
 from typing import Literal
 
 from epe import __version__
+from epe.cache import CacheRules, find_profile
+from epe.cli.cache_flags import add_cache, strategy_of
 from epe.cli.flags import FIELD_FLAGS, add_common, add_family, add_parallel, guidance_flag
 from epe.cli.parser import Parser
 from epe.config import demo
@@ -22,7 +24,7 @@ from epe.config.request import resolve_request
 from epe.config.stage import VideoCodec
 from epe.config.transport import Given, Transport, resolve_transport
 from epe.errors import BadSetting
-from epe.families import FAMILIES, Defaults, Family, available_family, family
+from epe.families import FAMILIES, Family, available_family, family
 from epe.launch.environment import read_placement
 from epe.messages import OutputFormat, Request
 
@@ -68,10 +70,10 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
     model_path = demo.DEMO if is_demo else _required(args.model_path, "--model-path")
     output = args.output or _output(args.prompt, ready)
     file_format = check_output(output, makes=ready.makes, path="--output")
-    request = _request(args, ready, file_format, defaults=demo.DEFAULTS if is_demo else None)
     transport = _transport(args, env)
     _refuse_what_is_not_there(args)
     check_model_path(model_path, ready, path="--model-path")
+    request = _request(args, ready, file_format, model_path=model_path)
     num_planes = getattr(args, "tensor_parallel_degree", None) or 1
     check_planes(num_planes, model_path, ready, path="--tensor-parallel-degree")
     return GenerateOptions(
@@ -115,6 +117,7 @@ def _parser(chosen: Family | None) -> Parser:
     add_common(parser)
     add_family(parser, shown)
     add_parallel(parser, shown)
+    add_cache(parser)
     return parser
 
 
@@ -137,10 +140,9 @@ def _output(prompt: str | None, chosen: Family) -> str:
     return f"outputs/{'-'.join(words).lower()[:80] or 'picture'}{'.png' if chosen.makes == 'picture' else '.mp4'}"
 
 
-def _request(
-    args: Namespace, chosen: Family, file_format: OutputFormat, *, defaults: Defaults | None
-) -> Request:
+def _request(args: Namespace, chosen: Family, file_format: OutputFormat, *, model_path: str) -> Request:
     names = {**FIELD_FLAGS, "guidance_scale": guidance_flag(chosen)}
+    profile = find_profile(demo.model_folder(model_path), chosen.name)
     return resolve_request(
         chosen,
         prompt=args.prompt,
@@ -154,7 +156,9 @@ def _request(
         flow_shift=getattr(args, "flow_shift", None),
         seed=args.seed,
         output_format=file_format,
-        defaults=defaults,
+        cache=strategy_of(args, profile),
+        cache_rules=CacheRules(profile=profile, attention=chosen.attention),
+        defaults=demo.DEFAULTS if model_path == demo.DEMO else None,
         names=names,
     )
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "simulate": "try policies, loads and numbers of ranks on a virtual clock",
     "models": "list the model families; write a tiny model to try",
     "config": "show what a stage file means",
+    "cache": "which cache strategies a model can have; fit its profile",
 }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
+from epe.cache import NAMES, Unsupported, resolve
 from epe.config import limits
 from epe.config.convert import value_at
 from epe.config.degrees import check_degree, check_width
@@ -56,6 +59,7 @@ def check_stage(stage: Stage) -> None:
     _check_requests(stage)
     check_faults(stage.faults, world_size=stage.world_size)
     check_model_path(stage.factory_args.model_path, stage.family, path="factory_args.model_path")
+    _check_cache(stage)
     check_planes(stage.num_planes, stage.factory_args.model_path, stage.family, path=TENSOR_DEGREE)
 
 
@@ -68,6 +72,22 @@ def notes(tree: Tree) -> list[str]:
         if path != "process" or tree["process"] != tree.get("name")
     ]
     return [*found, *policy_notes(tree)]
+
+
+def _check_cache(stage: Stage) -> None:
+    """A default must fit the stage's own requests, else nobody would ever get it."""
+    defaults = stage.request_defaults
+    size = {"height": defaults.height, "width": defaults.width, "num_frames": defaults.num_frames}
+    allow_all = replace(stage.cache_rules, allowed=NAMES)
+    try:
+        resolve(
+            stage.cache.default,
+            allow_all,
+            num_steps=defaults.num_steps,
+            record_bytes=stage.family.latent_bytes(**size),
+        )
+    except Unsupported as error:
+        raise BadSetting(str(error), path="cache.default") from None
 
 
 def _check_gpus(stage: Stage) -> None:

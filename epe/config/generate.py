@@ -24,7 +24,7 @@ FORMATS = {
     "video": {".mp4": OutputFormat.MP4, ".webm": OutputFormat.WEBM},
 }
 
-FlagValue = str | int | float | bool
+FlagValue = str | int | float | bool | tuple[float, ...]
 
 
 class GenerateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

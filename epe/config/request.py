@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Literal, TypeVar
 from uuid import uuid4
 
+from msgspec.structs import replace
+
+from epe.cache import NOTHING_KNOWN, CacheRules, Unsupported, resolve
 from epe.config import limits
 from epe.errors import BadRequest
 from epe.families import Defaults, Family
-from epe.messages import OutputFormat, Request
+from epe.messages import OutputFormat, Request, Reuse, Strategy
 
 T = TypeVar("T")
 
@@ -38,12 +41,15 @@ def resolve_request(
     on_deadline: Literal["continue", "expire"] | None = None,
     output_format: OutputFormat | None = None,
     output_compression: int | None = None,
+    cache: Strategy | None = None,
+    cache_rules: CacheRules = NOTHING_KNOWN,
     defaults: Defaults | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Request:
     """The request with every default filled in; None means not given.
 
-    `defaults` (a stage's `request_defaults`) go before the family's. `names` says what the client calls
+    `defaults` (a stage's `request_defaults`) go before the family's, and `cache_rules` are its.
+    `names` says what the client calls
     a field, for the message and `param` of the `BadRequest` that a value outside the limits raises.
     """
     own = defaults or family.defaults
@@ -71,6 +77,7 @@ def resolve_request(
         output_compression=_or(output_compression, 100),
     )
     _check(request, family, names=names)
+    request = replace(request, reuse=_reuse(request, family, cache, cache_rules, names=names))
     if negative_prompt and (problem := _problem_with_negative_prompt(family, request.guidance_scale)):
         param = _name("negative_prompt", names)
         raise BadRequest(f"{param} {problem}", param=param)
@@ -78,6 +85,24 @@ def resolve_request(
         param = _name("fps", names)
         raise BadRequest(f"{param} has no effect; {family.name} draws pictures", param=param)
     return request
+
+
+def _reuse(
+    request: Request,
+    family: Family,
+    cache: Strategy | None,
+    rules: CacheRules,
+    *,
+    names: Mapping[str, str] | None,
+) -> Reuse | None:
+    record_bytes = family.latent_bytes(
+        height=request.height, width=request.width, num_frames=request.num_frames
+    )
+    try:
+        return resolve(cache, rules, num_steps=request.num_steps, record_bytes=record_bytes)
+    except Unsupported as error:
+        param = _name("cache", names)
+        raise BadRequest(f"{param}: {error}", param=param) from None
 
 
 def _problem_with_negative_prompt(family: Family, guidance_scale: float) -> str | None:

@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from epe.cache import CacheRules, find_profile
 from epe.config import demo
 from epe.config.faults import Fault
 from epe.config.limits import MAX_TEXT_CHARS
 from epe.families import Defaults, Family, family
+from epe.messages import ActiveStrategy, StrategyName
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -147,6 +149,16 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hang_s: Annotated[float, Meta(gt=0)] = 60.0
 
 
+class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """FlexCache: the strategy of requests that name none, those that they may name, the least part of the steps that is
+    computed in any case, and the most that is kept of one request (2**20 bytes)."""
+
+    default: ActiveStrategy | None = None
+    allowed: tuple[StrategyName, ...] = ("magcache", "meancache", "teacache", "taylorseer", "freecache")
+    least_computed: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    memory_mib: Annotated[int, Meta(ge=0)] = 256
+
+
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One service: a world of ranks with one model. `unused` names the given keys without effect, and why."""
 
@@ -165,6 +177,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parallelism: Parallelism
     factory_args: FactoryArgs
     service: Service
+    cache: Cache = Cache()
     capture: Capture = Capture()
     faults: tuple[Fault, ...] = ()
     unused: tuple[str, ...] = ()
@@ -199,6 +212,19 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Planes of tensor parallelism, each `parallelism.cp.world_size` ranks wide: rank r is in plane
         r // world_size."""
         return self.parallelism.model.tensor_parallel_degree
+
+    @property
+    def cache_rules(self) -> CacheRules:
+        """What requests may have of FlexCache. Raises `BadSetting` for a profile that cannot be read."""
+        return CacheRules(
+            profile=find_profile(demo.model_folder(self.factory_args.model_path), self.factory),
+            default=self.cache.default,
+            allowed=self.cache.allowed,
+            # Compiled blocks leave nothing out.
+            attention=self.family.attention if self.numerics == "exact" else (),
+            least_computed=self.cache.least_computed,
+            max_bytes=self.cache.memory_mib * 2**20,
+        )
 
     @property
     def request_defaults(self) -> Defaults:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 
 import msgspec
@@ -14,6 +15,7 @@ import torch
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import Gone, OutOfMemory
+from epe.execution.copying import Copying
 from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
@@ -51,6 +53,7 @@ class ThreadDevice:
         self.states = States()
         # What an earlier checkpoint of a request has brought out already: most of a state never changes.
         self._brought_out: dict[str, dict[str, torch.Tensor]] = {}
+        self._copying = Copying(device)
         self._loop = asyncio.get_running_loop()
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._idle_since_s = time.perf_counter()
@@ -66,14 +69,14 @@ class ThreadDevice:
         return ending
 
     def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
-        """Copies to host memory in a thread of its own, so that neither the loop nor the steps wait."""
+        """Copies to host memory beside the steps: neither the loop nor they wait."""
         return asyncio.ensure_future(self._export(request_id, step))
 
     async def _export(self, request_id: str, step: int) -> Parcel:
         begin_s = time.perf_counter()
         state = await asyncio.wrap_future(self.states.when_at(request_id, step))
         waited_s = time.perf_counter() - begin_s
-        header, tensors = await asyncio.to_thread(self.adapter.export_state, state)
+        header, tensors = await self._copying.run(partial(self.adapter.export_state, state))
         return Parcel(msgspec.structs.replace(header, waited_s=waited_s), tensors)
 
     def pack(self, state: State, *, whole: bool) -> asyncio.Future[Parcel]:
@@ -86,7 +89,7 @@ class ThreadDevice:
         self._brought_out[state.request.id] = state.tensors
         fresh = {name: tensor for name, tensor in state.tensors.items() if name not in same}
         part = State(request=state.request, step=state.step, tensors=fresh, scalars=state.scalars)
-        header, tensors = await asyncio.to_thread(self.adapter.export_state, part)
+        header, tensors = await self._copying.run(partial(self.adapter.export_state, part))
         return Parcel(msgspec.structs.replace(header, unchanged=same), tensors)
 
     def abandon(self, lane: Lane) -> None:
@@ -101,6 +104,7 @@ class ThreadDevice:
         """End the thread after the leases that it has."""
         self._orders.put(None)
         self._thread.join(timeout_s)
+        self._copying.close()
 
     # --- runs on the device thread ---
 
@@ -156,6 +160,8 @@ class ThreadDevice:
             gap_s=gap_s,
             fetch_s=fetch_s,
             peak_bytes=self.meter.peak_bytes(),
+            num_computed=work.num_computed,
+            kept_bytes=work.kept_bytes,
         )
         if self.rank != lease.lane.head:
             return Outcome(report)
@@ -165,6 +171,7 @@ class ThreadDevice:
     def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = incoming.result(self.FETCH_TIMEOUT_S)
         state: State = self.adapter.import_state(lease.request, parcel.message, parcel.tensors)
+        self._synchronize()  # Who copies it on from here does not wait for this thread's stream.
         self.states.put(state)
 
     def _failed(self, lease: Lease, error: Exception) -> LeaseFailed:

@@ -105,6 +105,7 @@ class FaultyAdapter:
 
     def __init__(self, adapter: Adapter, faults: Faults) -> None:
         self.family = adapter.family
+        self.pipeline = adapter.pipeline
         self._adapter = adapter
         self._faults = faults
 

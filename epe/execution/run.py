@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from epe.execution.states import States
 from epe.messages import Lane, Lease, Split, Stage
 from epe.models.contract import Adapter, BatchAdapter, State
 from epe.models.finite import check_finite
+from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import Exchange, SoloExchange
 
 
@@ -39,12 +40,15 @@ class SoloLanes:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a lease gave: the step that is reached, device seconds (of one step for denoising), and on the first rank of
-    a lane that decodes the pixels."""
+    """What a lease gave: the step that is reached, device seconds (of one computed step for denoising), and on the
+    first rank of a lane that decodes the pixels. Of its steps `num_computed` were computed; for others
+    `kept_bytes` were kept at most."""
 
     next_step: int
     seconds: float
     pixels: np.ndarray | None = None
+    num_computed: int | None = None
+    kept_bytes: int = 0
 
 
 def run_lease(
@@ -67,29 +71,44 @@ def run_lease(
             states.put(state)
             return [Work(0, time.perf_counter() - begin_s)]
         case Stage.DENOISE:
-            current = [states.take(each.request.id, each.first_step) for each in batch]
+            before = [states.take(each.request.id, each.first_step) for each in batch]
             exchange = lanes.exchange(lease.lane, seq=lease.seq)
-            current = denoised(lease, current, exchange, adapter=adapter)
+            current, kept = before, [0] * len(batch)
+            for current in denoised(lease, before, exchange, adapter=adapter):
+                kept = [max(each, kept_bytes(state)) for each, state in zip(kept, current, strict=True)]
             synchronize()
             # An exchange that was given up while the device computed leaves whatever was in its buffers.
             exchange.check()
             for state in current:
-                states.put(state)
-            seconds = (time.perf_counter() - begin_s) / lease.num_steps
-            return [Work(each.first_step + each.num_steps, seconds) for each in batch]
+                states.put(replace(state, lent=None))
+            return _works(before, current, kept, seconds=time.perf_counter() - begin_s)
         case _:
             state = states.take(lease.request.id, lease.first_step)
             pixels = adapter.decode(state, lanes.exchange(lease.lane, seq=lease.seq) if in_bands else None)
             return [Work(lease.first_step, time.perf_counter() - begin_s, pixels)]
 
 
-def denoised(lease: Lease, states: list[State], exchange: Exchange, *, adapter: Adapter) -> list[State]:
-    """The states after the steps of a lease, or of a batch of such leases."""
+def _works(
+    before: Sequence[State], after: Sequence[State], kept: Sequence[int], *, seconds: float
+) -> list[Work]:
+    """What the steps from one state of each request of a batch to another one gave."""
+    computed = [num_computed(*each) for each in zip(before, after, strict=True)]
+    one_s = seconds / max(1, *computed)
+    return [
+        Work(state.step, one_s, num_computed=count, kept_bytes=most)
+        for state, count, most in zip(after, computed, kept, strict=True)
+    ]
+
+
+def denoised(
+    lease: Lease, states: list[State], exchange: Exchange, *, adapter: Adapter
+) -> Iterator[list[State]]:
+    """The states after each step of a lease, or of a batch of such leases."""
     for _ in range(lease.num_steps):
         states = _stepped(adapter, states, exchange, lease.split)
+        yield states
     for state in states:
         check_finite(state)
-    return states
 
 
 def _stepped(adapter: Adapter, states: list[State], exchange: Exchange, split: Split) -> list[State]:

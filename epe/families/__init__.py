@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from epe.errors import BadSetting
-from epe.families.family import MAX_PLANES, MAX_WIDTH, Axis, Defaults, Family, FrameRule
+from epe.families.family import MAX_PLANES, MAX_WIDTH, AttentionKind, Axis, Defaults, Family, FrameRule
 from epe.families.pictures import FLUX1, FLUX2_KLEIN, HUNYUAN_IMAGE3, LLADA_IMAGE, QWEN_IMAGE, ZIMAGE
 from epe.families.videos import MINIMAX_H3, WAN
 
@@ -17,6 +17,7 @@ __all__ = [
     "FAMILIES",
     "MAX_PLANES",
     "MAX_WIDTH",
+    "AttentionKind",
     "Axis",
     "Defaults",
     "Family",

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 Axis = Literal["cfg", "cp", "tp", "ep"]
+AttentionKind = Literal["self", "cross", "joint"]
 
 # The widest lane (ranks in each plane), and the most planes of tensor parallelism, whose pictures have been compared
 # with diffusers' own: docs/results/parity.md has every width and number of planes up to these, and no stage has more.
@@ -70,7 +71,8 @@ class Family(Struct, frozen=True, kw_only=True):
     input), which a negative prompt steers where the family takes one. `text_bytes` are those of one encoded prompt.
     Where `flow_shift` is set, a request may say how far its steps lean to the noisy end. A scheduler keeps
     `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
-    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share.
+    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share. `attention` are the
+    kinds of attention modules whose output may stand for that of a later step (none: they do more than attention).
     """
 
     name: str
@@ -101,6 +103,7 @@ class Family(Struct, frozen=True, kw_only=True):
     text_bytes: int = 0
     num_histories: int = 0
     heads_key: str | None = None
+    attention: tuple[AttentionKind, ...] = ()
 
     def owns(self, axis: Axis) -> bool:
         """Whether the family has this axis, working or planned."""
@@ -113,9 +116,13 @@ class Family(Struct, frozen=True, kw_only=True):
 
     def state_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
         """Bytes that migrate with a request: latents and the scheduler's histories (fp32), one encoded prompt."""
-        pixels = (height // self.latent_scale) * (width // self.latent_scale)
-        latents = 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
+        latents = self.latent_bytes(height=height, width=width, num_frames=num_frames)
         return latents * (1 + self.num_histories) + self.text_bytes
+
+    def latent_bytes(self, *, height: int, width: int, num_frames: int = 1) -> int:
+        """Bytes of latents in fp32, and of a velocity that FlexCache keeps."""
+        pixels = (height // self.latent_scale) * (width // self.latent_scale)
+        return 4 * self.latent_channels * self.frames.num_latent_frames(num_frames) * pixels
 
     def num_conditions(self, guidance_scale: float) -> int:
         """Guidance branches of a step: 2 with guidance that needs a second one, else 1."""

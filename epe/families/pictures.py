@@ -6,6 +6,7 @@ from epe.families.family import Defaults, Family
 
 ZIMAGE = Family(
     name="zimage",
+    attention=("self", "joint"),
     title="Z-Image",
     makes="picture",
     pipeline="ZImagePipeline",
@@ -20,6 +21,7 @@ ZIMAGE = Family(
 
 FLUX1 = Family(
     name="flux1",
+    attention=("joint",),
     title="FLUX.1",
     makes="picture",
     pipeline="FluxPipeline",
@@ -55,6 +57,7 @@ FLUX2_KLEIN = Family(
 
 QWEN_IMAGE = Family(
     name="qwen-image",
+    attention=("joint",),
     title="Qwen-Image",
     makes="picture",
     pipeline="QwenImagePipeline",

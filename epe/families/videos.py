@@ -6,6 +6,7 @@ from epe.families.family import Defaults, Family, FrameRule
 
 WAN = Family(
     name="wan",
+    attention=("self", "cross"),
     title="Wan 2.1 T2V",
     makes="video",
     pipeline="WanPipeline",

@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from epe.config.generate import FlagValue, GenerateOptions
 from epe.config.stage import CpMethod
+from epe.messages import CacheAccount
 
 
 class Effective(Struct, frozen=True, kw_only=True):
     """How the work was in fact divided. `cp_backend` is None on one rank, where nothing is exchanged.
-    `vae_width` ranks decoded in bands; None where one decoded whole."""
+    `vae_width` ranks decoded in bands; None where one decoded whole. `cache` is None where every step was computed."""
 
     world_size: int
     device: str
@@ -25,6 +26,7 @@ class Effective(Struct, frozen=True, kw_only=True):
     cfg_parallel: bool
     lane_width: int
     vae_width: int | None
+    cache: CacheAccount | None = None
 
 
 class Sidecar(Struct, frozen=True, kw_only=True):
@@ -65,6 +67,7 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     vae_parallel_degree: int
     requested_vae_parallel_halo: int | None
     vae_parallel_halo: int | None = None
+    cache: CacheAccount | None
     flags: dict[str, FlagValue]
 
 
@@ -104,6 +107,7 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
         vae_decode_mode="leader" if effective.vae_width is None else "layerwise",
         vae_parallel_degree=effective.vae_width or 1,
         requested_vae_parallel_halo=options.vae_parallel_halo,
+        cache=effective.cache,
         flags=options.flags,
     )
 

@@ -98,6 +98,14 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
         """Its ranks in the first plane: what the planner chose. All others stand at the same places of their planes."""
         return self.lane.ranks[: self.lane.width // self.split.tp]
 
+    @property
+    def num_tasks(self) -> int:
+        """How many times it takes what its task takes: computed steps (with TeaCache: at most), or one encode or
+        decode."""
+        if self.stage is not Stage.DENOISE:
+            return 1
+        return self.request.num_computed(self.first_step, self.first_step + self.num_steps)
+
     def transfer_to(self, rank: int) -> Transfer | None:
         """How `rank` gets the state, or None if it holds it already."""
         return next((t for t in self.transfers if t.rank == rank), None)

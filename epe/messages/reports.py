@@ -40,7 +40,7 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
 
     `fingerprint` names all that the seconds of tasks depend on, `weights` those that it has loaded: ranks draw a
     request together only with the same ones. The rank may use `memory_bytes` (None: nobody knows), of which its model
-    takes `resident_bytes`.
+    takes `resident_bytes`. On lanes of `unlike_widths` its device gives other bits than alone.
     """
 
     rank: int
@@ -50,15 +50,17 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
     weights: str = ""
     memory_bytes: int | None = None
     resident_bytes: int = 0
+    unlike_widths: tuple[int, ...] = ()
 
 
 class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     """One rank has run a lease to its end and holds the state at `next_step`.
 
-    `seconds` is the device time of the task (for denoising, of one step); `gap_s` the idle time of the
+    `seconds` is the device time of the task (for denoising, of one computed step); `gap_s` the idle time of the
     device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
     took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
-    use meanwhile (0: not measured).
+    use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all); for others `kept_bytes`
+    were kept at most.
     """
 
     seq: int
@@ -70,6 +72,8 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     fetch_s: float = 0.0
     move_s: float = 0.0
     peak_bytes: int = 0
+    num_computed: int | None = None
+    kept_bytes: int = 0
 
 
 class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):
@@ -101,10 +105,15 @@ class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, tag=True):
-    """Goes from the lane head to the leader, with the tensors of the state that the lease `seq` ended with."""
+    """Goes from the lane head to the leader, with the tensors of the state that the lease `seq` ended with.
+
+    The head's `report` travels in it and reaches the planner when the state is kept: no work counts as done
+    that could still be lost with the rank. None for a state from an earlier life of the service.
+    """
 
     seq: int
     header: StateHeader
+    report: LeaseDone | None = None
 
 
 class Checkpointed(Struct, frozen=True, kw_only=True, tag=True):

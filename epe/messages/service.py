@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from epe.messages.caching import ActiveStrategy
 from epe.messages.leases import Stage
 from epe.messages.operation import RestartStatus
 from epe.messages.reports import Failure
@@ -127,11 +128,21 @@ class LaneVisit(Struct, frozen=True, kw_only=True):
     end_s: float
 
 
+class CacheAccount(Struct, frozen=True, kw_only=True):
+    """What FlexCache did for a request: the model computed `computed_steps` (misses), `reused_steps` were made of what
+    was kept (hits), which was `kept_bytes` on a rank at most."""
+
+    settings: ActiveStrategy
+    computed_steps: int
+    reused_steps: int
+    kept_bytes: int
+
+
 class Account(Struct, frozen=True, kw_only=True, tag=True):
     """What happened to a request: its timings in seconds and the lanes that it used.
 
     `num_recoveries` counts how often it went on elsewhere after a lane had broken, `num_repeated_steps` the steps that
-    were drawn twice (at most) for that.
+    were drawn twice (at most) for that. `cache` is None where every step was computed.
     """
 
     request_id: str
@@ -145,6 +156,7 @@ class Account(Struct, frozen=True, kw_only=True, tag=True):
     num_migrations: int = 0
     num_recoveries: int = 0
     num_repeated_steps: int = 0
+    cache: CacheAccount | None = None
     visits: tuple[LaneVisit, ...] = ()
 
 

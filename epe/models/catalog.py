@@ -6,15 +6,12 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import torch
-
 from epe.errors import BadSetting
 from epe.families import check_axis, family
-from epe.graphs import Graphs
 from epe.models.capturing import Capturable
 from epe.models.checkpoint import quiet_imports
 from epe.models.contract import Adapter
-from epe.parallel import ONE_PLANE, Plane
+from epe.models.loading import Loading
 
 _ROOMS = {
     "zimage": "epe.models.zimage",
@@ -25,43 +22,21 @@ _ROOMS = {
 }
 
 
-def load_adapter(
-    name: str,
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-    plane: Plane = ONE_PLANE,
-    graphs: Graphs | None = None,
-    compiled: bool = False,
-    decodes_whole: bool = False,
-) -> Adapter:
-    """The adapter of family `name` on `device`, from a local checkpoint folder; of one in tensor-parallel planes,
-    what `plane` needs. `graphs` capture its forward passes, but in planes, whose sums they would not see.
-    `compiled` blocks, and a compiled decoder if it `decodes_whole`, have other last bits.
+def load_adapter(name: str, model_path: Path, loading: Loading) -> Adapter:
+    """The adapter of family `name`, from a local checkpoint folder; of one in tensor-parallel planes, what the plane
+    needs. Its graphs capture the forward passes, but in planes, whose sums they would not see.
 
     Raises `BadSetting` for a family or folder that does not fit, `StartFailed` for one that cannot be read.
     """
-    planes = {} if plane.degree == 1 else {"plane": plane}
-    if planes:
+    if loading.plane.degree > 1:
         check_axis(family(name), "tp", path="parallelism.model.tensor_parallel_degree")
-    adapter: Adapter = _part(name, "adapter").load(
-        model_path,
-        device=device,
-        dtype=dtype,
-        cfg_parallel_degree=cfg_parallel_degree,
-        attention_mode=attention_mode,
-        ulysses_degree=ulysses_degree,
-        **planes,
-    )
-    if graphs is not None and not planes and isinstance(adapter, Capturable):
+    adapter: Adapter = _part(name, "adapter").load(model_path, loading)
+    graphs = loading.graphs
+    if graphs is not None and loading.plane.degree == 1 and isinstance(adapter, Capturable):
         adapter.use_graphs(graphs)
-    if compiled and isinstance(adapter, Capturable):
+    if loading.compiled and isinstance(adapter, Capturable):
         adapter.compile_blocks()
-        if decodes_whole:
+        if loading.decodes_whole:
             adapter.compile_decoder()
     return adapter
 

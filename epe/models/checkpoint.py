@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from epe.errors import BadSetting, StartFailed
 from epe.families import Family
+from epe.models.loading import Loading
 
 Pipeline = TypeVar("Pipeline", bound=DiffusionPipeline)
 
@@ -26,13 +27,12 @@ def load_pipeline(
     model_path: Path,
     *,
     family: Family,
-    device: torch.device,
-    dtype: torch.dtype | dict[str, torch.dtype],
+    loading: Loading,
+    others: Mapping[str, torch.dtype] = MappingProxyType({}),
     parts: Mapping[str, object] = MappingProxyType({}),
 ) -> Pipeline:
-    """The family's pipeline from a local folder, on `device`; `dtype` is one for all components, or one for
-    each by its name with that of the others as `default`. `parts` are components that are there already, or None
-    for one that is not wanted.
+    """The family's pipeline from a local folder, on the device. `others` are components in another type than the
+    rest, by name; `parts` are components that are there already, or None for one that is not wanted.
 
     Raises `BadSetting` for a folder that is not there or holds another family, `StartFailed` for one that
     cannot be read.
@@ -41,13 +41,13 @@ def load_pipeline(
     with readable(model_path, family=family), quiet_progress():
         pipeline = pipeline_type.from_pretrained(
             model_path,
-            dtype=dtype,
+            dtype={"default": loading.weights_dtype, **others},
             local_files_only=True,
             low_cpu_mem_usage=True,
             use_safetensors=True,  # never a pickle, which may execute whatever it likes
             **parts,
         )
-        return pipeline.to(device)
+        return pipeline.to(loading.device)
 
 
 @contextmanager
@@ -59,11 +59,6 @@ def readable(model_path: Path, *, family: Family) -> Iterator[None]:
         raise StartFailed(
             f"the checkpoint {model_path} cannot be loaded as {family.pipeline}: {_first_line(error)}"
         ) from error
-
-
-def default_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on CUDA, float32 elsewhere."""
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def check_folder(model_path: Path, *, family: Family) -> None:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from epe.families import Family
 from epe.messages import Request, Split, StateHeader
+from epe.parallel import Broadcast
 from epe.transport.exchange import Exchange
+
+# What every family calls the picture or video that is being drawn, in its state.
+LATENTS = "latents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +26,23 @@ class State:
     """The canonical state of a request at the boundary before `step`: what denoising resumes from exactly.
 
     `tensors` are never changed in place: a step makes a new state, so a state that another rank
-    is fetching stays whole. `scalars` are what a scheduler with a history counts beside them.
+    is fetching stays whole. `scalars` are what a scheduler with a history counts beside them. `lent` is what steps of
+    one lease hand on and nobody else gets: a state that is kept or moves has none.
     """
 
     request: Request
     step: int
     tensors: dict[str, torch.Tensor]
     scalars: dict[str, float] = field(default_factory=dict)
+    lent: Broadcast | None = field(default=None, compare=False)
 
 
 class Adapter(Protocol):
-    """One model family on one rank's device. Called from the device thread alone, except `export_state`."""
+    """One model family on one rank's device. Called from the device thread alone, except `export_state`. `pipeline`
+    is diffusers' own, whose `transformer` takes the steps."""
 
     family: Family
+    pipeline: Any
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""

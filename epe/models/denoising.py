@@ -10,12 +10,12 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from epe.messages import Request, Split
-from epe.models.contract import State
-from epe.models.schedule import at_step
-from epe.parallel import predict_apart
+from epe.models.contract import LATENTS, State
+from epe.models.reusing import Steps
+from epe.models.schedule import at_step, sigmas_of
+from epe.parallel import SequenceSharding, predict_apart
 from epe.transport.exchange import Exchange
 
-LATENTS = "latents"
 # The guidance branches; the second is there only with guidance that makes one.
 BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
@@ -40,14 +40,16 @@ class Guide(Protocol):
     def __call__(self, predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor: ...
 
 
-class StepsApart:
+class StepsApart(Steps):
     """The steps of a family whose adapter brings `predict`, `guide` and `make_schedule`: a scheduler for a number of
     steps, a height and a width in pixels. Schedulers are kept; only copies of them take a step."""
+
+    sharding: SequenceSharding
 
     def __init__(
         self,
         *,
-        make_schedule: Callable[[int, int, int], FlowMatchEulerDiscreteScheduler],
+        make_schedule: Callable[..., FlowMatchEulerDiscreteScheduler],
         predict: Predict,
         guide: Guide,
     ) -> None:
@@ -55,45 +57,46 @@ class StepsApart:
         self._predict = predict
         self._guide = guide
 
-    def step(self, state: State, exchange: Exchange, split: Split) -> State:
-        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        return self.step_together([state], exchange, split)[0]
-
-    def step_together(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
-        """One step of requests of equal size; those whose prompts have equally many rows are one batch."""
+    def velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
+        """Of requests of equal size; those whose prompts have equally many rows are one batch."""
         batches: dict[tuple[torch.Size, ...], list[State]] = {}
         for state in states:
             batches.setdefault(tuple(tensor.shape for tensor in _branches(state)), []).append(state)
-        done = {
-            each.request.id: each for batch in batches.values() for each in self._step(batch, exchange, split)
+        made = {
+            state.request.id: velocity
+            for batch in batches.values()
+            for state, velocity in zip(batch, self._velocities(batch, exchange, split), strict=True)
         }
-        return [done[state.request.id] for state in states]
+        return [made[state.request.id] for state in states]
 
-    def _step(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
-        schedulers = [at_step(self._schedule_of(state.request), state) for state in states]
-        timesteps = [s.timesteps[state.step] for s, state in zip(schedulers, states, strict=True)]
+    def _velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
+        timesteps = [at_step(self._schedule_of(s.request), s).timesteps[s.step] for s in states]
         forward = partial(self._predict, states=states, timesteps=torch.stack(timesteps))
         branches = [torch.cat(same) for same in zip(*map(_branches, states), strict=True)]
         with torch.inference_mode():
             predictions = predict_apart(forward, branches, exchange=exchange, split=split)
-        return [
-            self._stepped(state, scheduler, [each[place : place + 1] for each in predictions])
-            for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
-        ]
+            return [
+                self._guide(
+                    [each[place : place + 1] for each in predictions], scale=state.request.guidance_scale
+                )
+                for place, state in enumerate(states)
+            ]
 
-    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
-        return self._schedule(request.num_steps, request.height, request.width)
-
-    def _stepped(
-        self, state: State, scheduler: FlowMatchEulerDiscreteScheduler, predictions: list[torch.Tensor]
-    ) -> State:
-        with torch.inference_mode():
-            velocity = self._guide(predictions, scale=state.request.guidance_scale)
+    def advanced(self, state: State, velocity: torch.Tensor) -> State:
+        """The state after its step in this direction."""
+        scheduler = at_step(self._schedule_of(state.request), state)
         with torch.no_grad():
             (latents,) = scheduler.step(
                 velocity, scheduler.timesteps[state.step], state.tensors[LATENTS], return_dict=False
             )
         return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+
+    def sigmas(self, request: Request) -> tuple[float, ...]:
+        """The noise levels before each step and after the last."""
+        return sigmas_of(self._schedule_of(request))
+
+    def _schedule_of(self, request: Request) -> FlowMatchEulerDiscreteScheduler:
+        return self._schedule(num_steps=request.num_steps, height=request.height, width=request.width)
 
 
 def latents_of(states: Sequence[State]) -> torch.Tensor:

@@ -18,7 +18,8 @@ from torch import nn
 from epe.errors import StartFailed
 from epe.families import Family
 from epe.models.checkpoint import check_folder, load_pipeline, readable
-from epe.parallel import Cut, DividedLayers, Plane, TensorSharding
+from epe.models.loading import Loading
+from epe.parallel import Cut, DividedLayers, TensorSharding
 
 Pipeline = TypeVar("Pipeline", bound=DiffusionPipeline)
 
@@ -30,27 +31,19 @@ def load_in_planes(
     model_path: Path,
     *,
     family: Family,
-    device: torch.device,
-    dtype: torch.dtype,
+    loading: Loading,
     others: Mapping[str, torch.dtype] = MappingProxyType({}),
     model_type: type[ModelMixin],
     layers: tuple[DividedLayers, ...],
-    plane: Plane,
 ) -> tuple[Pipeline, TensorSharding]:
     """The family's pipeline with a transformer in planes, and the means to run that on a lane.
 
-    `others` are components in another type than `dtype`. Encoding and decoding are work of the first plane: the
+    `others` are components in another type than the rest. Encoding and decoding are work of the first plane: the
     others have neither text encoder nor VAE. Raises what `load_pipeline` raises, and `StartFailed` for heads that
     the planes cannot share.
     """
-    load = partial(
-        load_pipeline,
-        pipeline_type,
-        model_path,
-        family=family,
-        device=device,
-        dtype={"default": dtype, **others},
-    )
+    load = partial(load_pipeline, pipeline_type, model_path, family=family, loading=loading, others=others)
+    plane = loading.plane
     if plane.degree == 1:
         pipeline = load()
         return pipeline, TensorSharding(pipeline.transformer, layers)
@@ -60,7 +53,7 @@ def load_in_planes(
         with init_empty_weights():
             transformer = model_type.from_config(model_type.load_config(folder))
         sharding = TensorSharding(transformer, layers, plane=plane)
-        _fill(transformer, folder, sharding.cuts, device=device, dtype=dtype)
+        _fill(transformer, folder, sharding.cuts, device=loading.device, dtype=loading.weights_dtype)
     absent = () if plane.index == 0 else ("tokenizer", "text_encoder", "vae")
     return load(parts={"transformer": transformer.eval(), **dict.fromkeys(absent)}), sharding
 

@@ -14,31 +14,27 @@ class Movable:
     _device: torch.device
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory."""
-        return pack_state(state)
+        """The state as named tensors in host memory, and its plain fields."""
+        names = tuple(state.tensors)
+        header = StateHeader(request_id=state.request.id, step=state.step, names=names, scalars=state.scalars)
+        return header, _in_host_memory(tuple(state.tensors[name] for name in names))
 
     def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
         """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
+        if header.request_id != request.id:
+            raise ValueError(f"the state of request {header.request_id} is not that of {request.id}")
+        named = zip(header.names, tensors, strict=True)
+        return State(
+            request=request,
+            step=header.step,
+            tensors={name: tensor.to(self._device) for name, tensor in named},
+            scalars=header.scalars,
+        )
 
 
-def pack_state(state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-    """The state as named tensors in host memory, and its plain fields."""
-    names = tuple(state.tensors)
-    header = StateHeader(request_id=state.request.id, step=state.step, names=names, scalars=state.scalars)
-    return header, tuple(state.tensors[name].to("cpu").contiguous() for name in names)
-
-
-def unpack_state(
-    request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...], *, device: torch.device
-) -> State:
-    """The state on `device`, with the bits that were packed."""
-    if header.request_id != request.id:
-        raise ValueError(f"the state of request {header.request_id} is not that of {request.id}")
-    named = zip(header.names, tensors, strict=True)
-    return State(
-        request=request,
-        step=header.step,
-        tensors={name: tensor.to(device) for name, tensor in named},
-        scalars=header.scalars,
-    )
+def _in_host_memory(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Pinned where they come from a GPU: all copies are queued on the current stream, and awaited once."""
+    copies = tuple(tensor.to("cpu", non_blocking=True) for tensor in tensors)
+    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    return tuple(copy.contiguous() for copy in copies)

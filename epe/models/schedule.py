@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from epe.models.contract import State
@@ -24,17 +25,29 @@ def linear_schedule(
 
 
 def dynamic_schedule(
-    template: FlowMatchEulerDiscreteScheduler, *, num_tokens: int, num_steps: int, device: torch.device
+    template: FlowMatchEulerDiscreteScheduler,
+    *,
+    num_steps: int,
+    height: int,
+    width: int,
+    num_tokens: Callable[..., int],
+    device: torch.device,
 ) -> FlowMatchEulerDiscreteScheduler:
-    """A linear schedule that shifts by the number of picture tokens, between the limits of `template`."""
+    """A linear schedule that shifts by the number of picture tokens, between the limits of `template`; `num_tokens`
+    counts them from the height and the width."""
     mu = calculate_shift(
-        num_tokens,
+        num_tokens(height=height, width=width),
         template.config.get("base_image_seq_len", 256),
         template.config.get("max_image_seq_len", 4096),
         template.config.get("base_shift", 0.5),
         template.config.get("max_shift", 1.15),
     )
     return linear_schedule(template, num_steps=num_steps, mu=mu, device=device)
+
+
+def sigmas_of(schedule: FlowMatchEulerDiscreteScheduler | UniPCMultistepScheduler) -> tuple[float, ...]:
+    """The noise levels before each step and after the last."""
+    return tuple(schedule.sigmas.tolist())
 
 
 def at_step(schedule: FlowMatchEulerDiscreteScheduler, state: State) -> FlowMatchEulerDiscreteScheduler:

@@ -4,6 +4,7 @@ The places in a model are data; each mechanism is written once.
 """
 
 from epe.parallel.attention import TeamLimits, team_limits
+from epe.parallel.broadcast import Broadcast, Kinds
 from epe.parallel.compiling import compile_blocks
 from epe.parallel.guidance import predict_apart, predict_together
 from epe.parallel.plan import (
@@ -21,11 +22,13 @@ from epe.parallel.tensor import ONE_PLANE, Cut, Plane, TensorSharding
 __all__ = [
     "MODEL",
     "ONE_PLANE",
+    "Broadcast",
     "CrossAttention",
     "Cut",
     "DividedLayers",
     "InputSplit",
     "JointAttention",
+    "Kinds",
     "OutputGather",
     "Plane",
     "SequenceSharding",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from epe.errors import StartFailed
+from epe.families import AttentionKind
 
 # The path of the model itself.
 MODEL = ""
@@ -43,10 +44,12 @@ class OutputGather:
 
 @dataclass(frozen=True, slots=True)
 class JointAttention:
-    """Attention modules at `modules` see the rows of `streams`, one after the other in this order."""
+    """Attention modules at `modules` see the rows of `streams`, one after the other in this order; `kind` says whether
+    text is among them."""
 
     modules: str
     streams: tuple[str, ...]
+    kind: AttentionKind = "joint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class CrossAttention:
 
     modules: str
     stream: str
+    kind: AttentionKind = "cross"
 
 
 @dataclass(frozen=True, slots=True)

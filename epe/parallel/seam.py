@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial, wraps
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import nn
 from epe.errors import StartFailed
 
 Attend = Callable[..., torch.Tensor]
+Around = Callable[[Callable[[], Any]], Any]
 
 _NAME = "dispatch_attention_fn"
 _SERIES = "0.42."
@@ -49,20 +50,27 @@ def check_seam() -> None:
         )
 
 
-def redirect_attention(modules: Iterable[nn.Module], attend: Attend) -> None:
-    """Let the processors of attention modules call `attend` where they called `dispatch_attention_fn`.
+def as_it_is(call: Callable[[], Any]) -> Any:
+    """An `Around` that changes nothing."""
+    return call()
+
+
+def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> None:
+    """Let the processors of attention modules call `attend` where they called `dispatch_attention_fn`, and each
+    module's `Around` with what its whole processor does, which it may leave undone.
 
     A processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a namespace in which
     that one name means `attend`; one subclass for all of a kind, so that who compiles them sees one kind. Signature,
     attributes and numerics stay.
     """
     subclass = cache(partial(_subclass, attend=attend))
-    for module in modules:
+    for module, around in arounds.items():
         processor = getattr(module, "processor", None)
         if processor is None:
             raise StartFailed(f"{type(module).__name__} has no attention processor")
         redirected = copy.copy(processor)
         redirected.__class__ = subclass(type(processor))
+        redirected.around = around
         module.processor = redirected
 
 
@@ -83,4 +91,13 @@ def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
         call.__code__, {**namespace, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
     )
     bound.__kwdefaults__ = call.__kwdefaults__
-    return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": bound})
+
+    # Diffusers' modules read the signature of a processor, so it stays.
+    @wraps(bound)
+    def call_around(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Whoever stands around it decides anew at each step, and compiled code is the same at all of them.
+        if torch.compiler.is_compiling():
+            return bound(self, *args, **kwargs)
+        return self.around(lambda: bound(self, *args, **kwargs))
+
+    return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": call_around})

@@ -6,18 +6,21 @@ the lane of each step from `over`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
+from epe.families import AttentionKind
 from epe.graphs import Graphs
 from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
+from epe.parallel.broadcast import Broadcast
 from epe.parallel.choosing import Chooser
 from epe.parallel.compiling import OpaqueAttention
 from epe.parallel.plan import (
@@ -49,6 +52,7 @@ class SequenceSharding:
         self._limits = limits
         self._chooser = Chooser()
         self._exchange: Exchange | None = None
+        self._broadcast: Broadcast | None = None
         # The streams of the pass that is running, by name.
         self._open: dict[str, Share] = {}
         # What many layers take (rotary tables) is split once a pass; the whole stays beside its part, so that
@@ -65,9 +69,10 @@ class SequenceSharding:
 
         Every rank of the lane must run the same passes on equal inputs; each gets the whole output.
         """
-        # A lane that still measures how it attends waits for the device, which a graph cannot.
+        # A lane that still measures how it attends waits for the device, which a graph cannot; attention that is left
+        # out is not in its key.
         measures = exchange.width > 1 and len(self._limits) > 1
-        if self._graphs is None or measures:
+        if self._graphs is None or measures or self._broadcast is not None:
             return self._run(exchange, args, kwargs)
         return self._graphs.run(self._run, exchange, args, kwargs)
 
@@ -99,13 +104,34 @@ class SequenceSharding:
             for module in find_modules(model, gather.modules):
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
         self.share_attention()
-        model.register_forward_hook(lambda module, args, output: self._end_pass())
+        model.register_forward_hook(lambda module, args, output: self._pass_ended())
+
+    @contextmanager
+    def broadcasting(self, broadcast: Broadcast) -> Iterator[None]:
+        """Within it, attention modules give what `broadcast` keeps of them, where it says so."""
+        self._broadcast = broadcast
+        try:
+            yield
+        finally:
+            self._broadcast = None
+
+    def _around(self, kind: AttentionKind, place: int, attend: Callable[[], Any]) -> Any:
+        return attend() if self._broadcast is None else self._broadcast.around(kind, place, attend)
+
+    def _pass_ended(self) -> None:
+        self._end_pass()
+        if self._broadcast is not None:
+            self._broadcast.end_pass()
 
     def share_attention(self) -> None:
         """Let the attention of the model's processors be that of the lane; again, when they were replaced."""
+        places = count()
         for attention in self._plan.attention:
-            attend = OpaqueAttention(partial(self._attend, attention))
-            redirect_attention(find_modules(self._model, attention.modules), attend)
+            arounds = {
+                module: partial(self._around, attention.kind, next(places))
+                for module in find_modules(self._model, attention.modules)
+            }
+            redirect_attention(arounds, OpaqueAttention(partial(self._attend, attention)))
 
     def _end_pass(self) -> None:
         if self._exchange is not None:

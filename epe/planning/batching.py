@@ -107,7 +107,7 @@ def _is_in_time(view: View, trajectory: TrajectoryView, width: int, size: int) -
     costs, workload = view.costs, trajectory.workload
     decode_s = costs.seconds(cost_key(workload, Stage.DECODE, 1))
     left_s = trajectory.deadline_s - max(view.now_s, trajectory.ready_s) - decode_s
-    num_steps = trajectory.num_steps - trajectory.step
+    num_steps = trajectory.num_computed_left
     together_s = num_steps * costs.seconds(cost_key(workload, Stage.DENOISE, width, batch=size))
     return together_s <= left_s or num_steps * step_s(costs, workload, width) > left_s
 
@@ -132,7 +132,10 @@ def _joined(
         return assignment
     width, size = len(assignment.ranks), 1 + len(riders)
     together_s = costs.seconds(cost_key(leader.workload, Stage.DENOISE, width, batch=size))
-    fitting = int(assignment.num_steps * step_s(costs, leader.workload, width) / together_s)
+    num_computed = leader.num_computed(assignment.num_steps)
+    fitting = leader.steps_with(
+        max(1, int(num_computed * step_s(costs, leader.workload, width) / together_s))
+    )
     left = min(trajectory.num_steps - trajectory.step for trajectory in (leader, *riders))
     partners = tuple(trajectory.request_id for trajectory in riders)
     return replace(assignment, num_steps=min(max(1, fitting), left), partners=partners)

@@ -27,7 +27,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     """The size of a request's tasks: picture tokens of one sequence, guidance branches, bytes of state.
 
     `model` is empty where a world has one model; it parts equal sizes of several. Lanes of the widths in `barred` have
-    not the memory for its steps.
+    not the memory for its steps, or would give other bits.
     """
 
     tokens: int

@@ -44,7 +44,7 @@ class Draft:
             return 0
         speed = self.speeds.of(trajectory)
         fitting = 0 if speed.guessed else int(self.pulse_s / max(speed.step_s(width), 1e-9))
-        return min(max(fitting, self.pulse_steps), trajectory.num_steps - trajectory.step)
+        return trajectory.steps_with(max(fitting, self.pulse_steps))
 
     def lease_s(self, trajectory: TrajectoryView, width: int, num_steps: int | None = None) -> float:
         """Seconds of the next lease: a pulse's steps, or `num_steps`, or the whole encode or decode."""
@@ -52,7 +52,7 @@ class Draft:
         if trajectory.stage is not Stage.DENOISE:
             return speed.task_s(trajectory.stage, width)
         steps = self.num_steps(trajectory, width) if num_steps is None else num_steps
-        return steps * speed.step_s(width)
+        return trajectory.num_computed(steps) * speed.step_s(width)
 
     def nearest(self, trajectory: TrajectoryView, width: int, among: Iterable[int]) -> tuple[int, ...]:
         """Up to `width` ranks for this request: its last lane, then other holders of its state, then those that

@@ -62,7 +62,7 @@ def job_of(
     tasks, ladder = 1, pace.decode
     if trajectory.stage is not Stage.DECODE:
         end_s -= pace.decode_s
-        tasks, ladder = trajectory.num_steps - trajectory.step, pace.cheapest
+        tasks, ladder = trajectory.num_computed_left, pace.cheapest
         if width is not None:
             ladder = ((width, pace.step_s[width]),)
     options = tuple(Option(width, tasks * each_s, width * tasks * each_s) for width, each_s in ladder)

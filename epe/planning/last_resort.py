@@ -26,5 +26,6 @@ class LastResort:
                 break
             idle.sort(key=lambda rank: rank not in trajectory.holders)
             ranks, idle = tuple(sorted(idle[:width])), idle[width:]
-            plan.append(Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=int(steps)))
+            num_steps = trajectory.steps_with(1) if steps else 0
+            plan.append(Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=num_steps))
         return tuple(plan)

@@ -42,18 +42,18 @@ class Pace:
         """Until the decoded picture, when all steps that are left run at `width`, the other stages at their best."""
         stage = trajectory.stage
         if stage is Stage.DENOISE:
-            return (trajectory.num_steps - trajectory.step) * self.step_s[width] + self.decode_s
+            return trajectory.num_computed_left * self.step_s[width] + self.decode_s
         if stage is Stage.ENCODE:
-            return self.encode_s + trajectory.num_steps * self.step_s[width] + self.decode_s
+            return self.encode_s + trajectory.num_computed_left * self.step_s[width] + self.decode_s
         return next((its_s for its, its_s in reversed(self.decode) if its <= width), self.decode_s)
 
     def best_s(self, trajectory: TrajectoryView) -> float:
         """Until the decoded picture, on an idle world."""
         stage = trajectory.stage
         if stage is Stage.DENOISE:
-            return (trajectory.num_steps - trajectory.step) * self.fastest_s + self.decode_s
+            return trajectory.num_computed_left * self.fastest_s + self.decode_s
         if stage is Stage.ENCODE:
-            return self.encode_s + trajectory.num_steps * self.fastest_s + self.decode_s
+            return self.encode_s + trajectory.num_computed_left * self.fastest_s + self.decode_s
         return self.decode_s
 
     def efficiency_of(self, stage: Stage, width: int) -> float:

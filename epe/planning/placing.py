@@ -146,7 +146,7 @@ class Placing:
     def _lease_s(self, trajectory: TrajectoryView, width: int, num_steps: int) -> float:
         pace = self.paces.of(trajectory)
         if trajectory.stage is Stage.DENOISE:
-            return num_steps * pace.step_s[width]
+            return trajectory.num_computed(num_steps) * pace.step_s[width]
         return dict(pace.ladder(trajectory.stage))[width]
 
     # --- what fills ---

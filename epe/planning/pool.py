@@ -132,7 +132,7 @@ class Assembly:
 
     def _waiting_pays(self, trajectory: TrajectoryView, narrow: int, wide: int, wait_s: float) -> bool:
         """Whether the steps of a lease on few ranks end earlier if they wait and run on many."""
-        steps = self.draft.num_steps(trajectory, narrow)
+        steps = trajectory.num_computed(self.draft.num_steps(trajectory, narrow))
         speed = self.draft.speeds.of(trajectory)
         return wait_s < steps * (speed.step_s(narrow) - speed.step_s(wide))
 

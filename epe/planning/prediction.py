@@ -14,7 +14,8 @@ from epe.planning.work import left_s
 
 
 class Kind(NamedTuple):
-    """All that counts of a request that waits: of thousands most are alike. `num_steps` are those that are left."""
+    """All that counts of a request that waits: of thousands most are alike. `num_steps` are those that are left
+    and computed."""
 
     workload: Workload
     stage: Stage
@@ -22,7 +23,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(trajectory: TrajectoryView) -> Kind:
-    return Kind(trajectory.workload, trajectory.stage, trajectory.num_steps - trajectory.step)
+    return Kind(trajectory.workload, trajectory.stage, trajectory.num_computed_left)
 
 
 class Ahead(Struct, frozen=True, kw_only=True):

@@ -62,9 +62,9 @@ class Speed:
         """Seconds until the decoded picture when all steps that are left run at `width`."""
         stage = trajectory.stage
         if stage is Stage.DENOISE:
-            return (trajectory.num_steps - trajectory.step) * self.step_s(width) + self.decode_s
+            return trajectory.num_computed_left * self.step_s(width) + self.decode_s
         if stage is Stage.ENCODE:
-            return self.encode_s + trajectory.num_steps * self.step_s(width) + self.decode_s
+            return self.encode_s + trajectory.num_computed_left * self.step_s(width) + self.decode_s
         return self.decode_s
 
     def safe_remaining_s(self, trajectory: TrajectoryView, width: int) -> float:
@@ -77,7 +77,7 @@ class Speed:
         if excess_s is None:
             safe_s = self._costs.safe_s(cost_key(self._workload, Stage.DENOISE, width))
             excess_s = self._excess_s[width] = safe_s - self.step_s(width)
-        return usual_s + (trajectory.num_steps - trajectory.step) * excess_s
+        return usual_s + trajectory.num_computed_left * excess_s
 
     def best_s(self, trajectory: TrajectoryView) -> float:
         """Seconds until the decoded picture at the fastest width."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from epe.messages import Stage
+from epe.messages import Reuse, Stage
 from epe.planning.costs import CostTable, Workload
 
 
@@ -26,7 +26,7 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     `stage` and `step` are what comes next; `lane` is its last lane (empty before the first one), `holders`
     the ranks that will hold its state, `ready_s` when the leases that it has will have ended (in the past if
     it has none), `served_s` when its last lease ended. Requests of one `shape` and workload can be a batch, unless
-    one has to be drawn `alone`.
+    one has to be drawn `alone`. With `reuse` only some steps cost what a step costs (None: all).
     """
 
     request_id: str
@@ -45,6 +45,24 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     num_leases: int
     shape: tuple[int, ...] = ()
     alone: bool = False
+    reuse: Reuse | None = None
+
+    @property
+    def num_computed_left(self) -> int:
+        """Of the steps that are left those that cost what a step costs."""
+        return self.num_computed(self.num_steps - self.step)
+
+    def num_computed(self, num_steps: int) -> int:
+        """Of the next steps those that cost what a step costs."""
+        if self.reuse is None:
+            return num_steps
+        return self.reuse.num_computed(self.step, self.step + num_steps)
+
+    def steps_with(self, num_computed: int) -> int:
+        """The most steps of which so many (1 or more) are computed, of those that are left."""
+        if self.reuse is None:
+            return min(num_computed, self.num_steps - self.step)
+        return self.reuse.end_of(self.step, num_computed, num_steps=self.num_steps) - self.step
 
     def has_come(self, now_s: float) -> bool:
         """False only where the simulator shows what is still to come."""
@@ -196,9 +214,16 @@ def _lease_fault(
             f"at most {trajectory.workload.max_width} can share them"
         )
     if trajectory.stage is Stage.DENOISE and len(ranks) in trajectory.workload.barred:
-        return f"its steps do not fit into the memory of a lane of {len(ranks)} ranks"
+        return f"lanes of {len(ranks)} ranks are barred to its steps: they lack memory, or give other bits"
     if trajectory.num_leases >= MAX_LEASES:
         return f"it already has {MAX_LEASES} leases"
     if trajectory.stage is Stage.DENOISE and not 1 <= assignment.num_steps <= remaining:
         return f"{assignment.num_steps} steps were planned; 1 to {remaining} remain"
+    reuse, end = trajectory.reuse, trajectory.step + assignment.num_steps
+    if (
+        trajectory.stage is Stage.DENOISE
+        and reuse is not None
+        and not reuse.may_end(end, trajectory.num_steps)
+    ):
+        return f"its lease would end before step {end}, which uses what only a lease keeps"
     return None

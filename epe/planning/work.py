@@ -39,10 +39,13 @@ def basis_of(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> B
 
 
 def with_barred(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> Workload:
-    """The workload with the widths at which its steps do not fit into a rank's memory; none where no width is left."""
+    """The workload with the widths at which its steps do not fit into a rank's memory barred too; none of them where no
+    width is left."""
     possible = workload.widths(widths, limit=max(widths))
     barred = tuple(width for width in possible if not costs.fits(cost_key(workload, Stage.DENOISE, width)))
-    return replace(workload, barred=barred) if 0 < len(barred) < len(possible) else workload
+    if not 0 < len(barred) < len(possible):
+        return workload
+    return replace(workload, barred=tuple(sorted({*workload.barred, *barred})))
 
 
 def too_large(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> str | None:
@@ -79,7 +82,8 @@ def left_s(costs: CostTable, workload: Workload, stage: Stage, num_steps: int, *
 def steps_for(
     costs: CostTable, trajectory: TrajectoryView, width: int, *, pulse_s: float, pulse_steps: int
 ) -> int:
-    """Steps of the next lease: as many as fit into a pulse, at least `pulse_steps`, at most all that are left.
+    """Steps of the next lease: as many as fit into a pulse, at least `pulse_steps`, at most all that are left. Those
+    that FlexCache makes without the model count nothing.
 
     While nothing was measured, `pulse_steps`: by a guess that is too low, a lease that nobody can end would hold
     all steps.
@@ -88,7 +92,7 @@ def steps_for(
         return 0
     key = cost_key(trajectory.workload, Stage.DENOISE, width)
     fitting = 0 if costs.guesses(key) else int(pulse_s / max(costs.seconds(key), 1e-9))
-    return min(max(fitting, pulse_steps), trajectory.num_steps - trajectory.step)
+    return trajectory.steps_with(max(fitting, pulse_steps))
 
 
 def split_of(width: int, *, conditions: int, cfg_parallel_degree: int, num_planes: int = 1) -> Split:

@@ -24,7 +24,7 @@ from epe.config.load import build_stage, load_stage
 from epe.config.request import resolve_request
 from epe.config.stage import Stage
 from epe.errors import BadSetting, StartFailed
-from epe.messages import OutputFormat, Request, Status, Stop
+from epe.messages import OutputFormat, Request, Status, Stop, Strategy
 from epe.runtime.leader import Leader
 from epe.runtime.rank import Rank, Seat
 from epe.telemetry.log import configure_unless_done
@@ -107,6 +107,7 @@ class EmbeddedDiffusionRuntime:
         seed: int | None = None,
         priority: int | None = None,
         deadline_s: float | None = None,
+        cache: Strategy | None = None,
         output_format: OutputFormat = OutputFormat.RAW,
         watcher: Watcher | None = None,
     ) -> Result:
@@ -127,6 +128,8 @@ class EmbeddedDiffusionRuntime:
             priority=priority,
             deadline_s=deadline_s,
             output_format=output_format,
+            cache=cache,
+            cache_rules=self.stage.cache_rules,
             defaults=self.stage.request_defaults,
         )
         handle = await self.submit(request, watcher=watcher)

@@ -158,6 +158,7 @@ def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, res
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
         vae_width=_vae_width(stage, result),
+        cache=result.account.cache,
     )
 
 

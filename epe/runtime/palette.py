@@ -8,14 +8,25 @@ from torch.nn import functional
 
 from epe.media.preview import Floats, to_grid
 from epe.messages import Palette, Request
-from epe.models.contract import Adapter, State
-from epe.models.denoising import LATENTS
+from epe.models.contract import LATENTS, Adapter, State
+from epe.telemetry.log import get_logger
+
+log = get_logger("runtime")
 
 _SIDE = 256
 # Cells of equal latents on a side, in two trials: the colour of areas, and of details.
 _BLOCKS = (4, 1)
 # Against latent values that hardly change a colour.
 _RIDGE = 1e-2
+
+
+def palette_of(adapter: Adapter) -> Palette | None:
+    """The palette, or None where none can be fitted: that costs previews and nothing else."""
+    try:
+        return fit_palette(adapter)
+    except Exception as error:  # whatever a decoder raises that a picture may never meet
+        log.error("palette.was_not_fitted", reason=f"{type(error).__name__}: {error}")
+        return None
 
 
 def fit_palette(adapter: Adapter) -> Palette:

@@ -27,10 +27,13 @@ from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.models.loading import Loading
 from epe.parallel import ONE_PLANE, Plane
+from epe.parallel.products import keep_products_whole
 from epe.runtime.cost_file import cache_folder
+from epe.runtime.exactness import widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
-from epe.runtime.palette import fit_palette
+from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
 from epe.transport.groups import Backend, Groups, aligned_lanes
 
@@ -83,7 +86,7 @@ class Rank:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not loading.done():
                 return False
-            adapter, self._lanes, palette = loading.result()
+            adapter, self._lanes, palette, unlike = loading.result()
         finally:
             loading.cancel()  # The thread goes on, but nobody waits for it.
         limit_bytes = memory_limit_bytes(stage)
@@ -109,6 +112,7 @@ class Rank:
                 target, limit_bytes=limit_bytes, graph_bytes=0 if graphs is None else graphs.budget_bytes
             ),
             resident_bytes=meter.resident_bytes(),
+            unlike_widths=unlike,
         )
         self._worker.tell(Loaded(self._device, ready, palette))
         return True
@@ -129,17 +133,20 @@ class Rank:
 
 def _load(
     seat: Seat, target: torch.device, stage: Stage, fits_palette: bool, graphs: Graphs | None
-) -> tuple[Adapter, Lanes, Palette | None]:
-    """Blocking: runs in a thread, so that the rank answers while it loads."""
+) -> tuple[Adapter, Lanes, Palette | None, tuple[int, ...]]:
+    """What the rank works with, and the widths that it must be spared. Blocking: runs in a thread, so that the rank
+    answers while it loads."""
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
     backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     adapter = adapter_of(stage, target, plane=plane, graphs=graphs)
-    palette = fit_palette(adapter) if fits_palette else None
+    palette = palette_of(adapter) if fits_palette else None
+    # A CPU is known to have none.
+    unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
-        return adapter, SoloLanes(), palette
+        return adapter, SoloLanes(), palette, unlike
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
     lanes = aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes)
@@ -147,17 +154,17 @@ def _load(
         groups.prebuild(lanes)
     else:
         groups.keep(lanes)
-    return adapter, groups, palette
+    return adapter, groups, palette, unlike
 
 
 def adapter_of(
     stage: Stage, target: torch.device, *, plane: Plane = ONE_PLANE, graphs: Graphs | None = None
 ) -> Adapter:
-    """The model of a stage on a device. Raises what `load_adapter` raises, and `BadSetting` for fast numerics without a
-    GPU."""
-    return load_adapter(
-        stage.factory,
-        model_folder(stage.factory_args.model_path),
+    """The model of a stage on a device, whose products are set up for it. Raises what `load_adapter` raises, and
+    `BadSetting` for fast numerics without a GPU."""
+    if target.type == "cuda":
+        keep_products_whole()
+    loading = Loading(
         device=target,
         dtype=DTYPES[stage.dtype],
         cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
@@ -168,6 +175,7 @@ def adapter_of(
         compiled=_compiles(stage, target),
         decodes_whole=not stage.decodes_in_bands,
     )
+    return load_adapter(stage.factory, model_folder(stage.factory_args.model_path), loading)
 
 
 def _compiles(stage: Stage, target: torch.device) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from epe.cache import NOTHING_KNOWN, CacheRules
 from epe.errors import Conflict, EpeError, Gone, Refused
 from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
@@ -53,6 +54,7 @@ def make_app(
     defaults: Defaults | None = None,
     settings: HttpSettings | None = None,
     warn: Callable[[str], str | None] = lambda prompt: None,
+    cache_rules: CacheRules = NOTHING_KNOWN,
     restart: Callable[[], Awaitable[Status]] | None = None,
 ) -> web.Application:
     """The application that serves the stage `name` of `family`; `defaults` go before the family's. Without `jobs` it
@@ -76,6 +78,7 @@ def make_app(
         advertised=settings.advertised,
         warn=warn,
         notes=settings.notes,
+        cache_rules=cache_rules,
         restart=restart or _never_restart,
     )
     app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)

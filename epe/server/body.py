@@ -98,7 +98,7 @@ async def _in_time(reading: Awaitable[Read]) -> Read:
 
 
 def decode_body(raw: bytes, body_type: type[Body]) -> Body:
-    """The body as `body_type`, a flat struct that forbids unknown fields; raises `BadRequest`."""
+    """The body as `body_type`, a struct that forbids unknown fields; raises `BadRequest`."""
     raw = _with_extra(raw)
     try:
         body = msgspec.json.decode(raw, type=body_type)
@@ -157,6 +157,10 @@ def _raw_fields(raw: bytes, *, param: str | None = None) -> dict[str, msgspec.Ra
 
 def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) -> BadRequest:
     """msgspec's sentence with the field in front, what was given, and what is allowed."""
+    if inside := re.fullmatch(r"(.*) - at `\$\.(\w+)((?:\.\w+)*)`", text, re.DOTALL):
+        what, param, place = inside[1], inside[2], inside[3]
+        if place or what.startswith("Object "):
+            return _explain_inside(what, param + place, choices=_names_at(body_type, param))
     if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
         return _unknown(unknown[1], body_type)
     if missing := re.search(r"missing required field `(\w+)`", text):
@@ -167,6 +171,29 @@ def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) 
         allowed = f"allowed are {', '.join(choices)}" if choices else expected[:1].lower() + expected[1:]
         return BadRequest(f"{param} {_shown(given[param])} is not allowed: {allowed}", param=param)
     return BadRequest(text)
+
+
+def _explain_inside(what: str, place: str, *, choices: tuple[str, ...]) -> BadRequest:
+    """What is wrong within a field that is an object, such as `cache`."""
+    param = place.partition(".")[0]
+    if unknown := re.search(r"unknown field `(.*)`", what, re.DOTALL):
+        return BadRequest(f"{place}: field {_shown(unknown[1])} is not known there", param=param)
+    if missing := re.search(r"missing required field `(\w+)`", what):
+        return BadRequest(f"{place}.{missing[1]} is missing; {_one_of(choices)}", param=param)
+    if what.startswith("Invalid value"):
+        return BadRequest(f"{place}: {what[:1].lower()}{what[1:]}; {_one_of(choices)}", param=param)
+    return BadRequest(f"{place} is not allowed: {what[:1].lower()}{what[1:]}".replace("`", ""), param=param)
+
+
+def _one_of(choices: tuple[str, ...]) -> str:
+    return f"allowed are {', '.join(choices)}"
+
+
+def _names_at(body_type: type[msgspec.Struct], param: str) -> tuple[str, ...]:
+    """The names of the structs that a field may be."""
+    alternatives = get_args(get_type_hints(body_type)[param])
+    structs = [each for each in alternatives if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    return tuple(str(each.__struct_config__.tag) for each in structs)
 
 
 def _unknown(name: str, body_type: type[msgspec.Struct]) -> BadRequest:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,11 +14,13 @@ from epe.config.limits import problem_with_seed
 from epe.config.request import resolve_request
 from epe.errors import BadRequest
 from epe.families import Defaults
-from epe.messages import OutputFormat, Request
+from epe.messages import OutputFormat, Request, Strategy
 from epe.server.service import Service
 
 _NAMES = {"num_steps": "num_inference_steps", "deadline_s": "deadline_ms"}
 _NAMES_OF_SIZE = _NAMES | {"height": "size", "width": "size"}
+Resolved = TypeVar("Resolved")
+
 _WITHOUT_EFFECT = ("quality", "style", "background", "moderation", "safety_identifier")
 
 
@@ -40,6 +44,7 @@ class WorkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     best_effort: bool | None = None
     priority: int | None = None
     client_id: Annotated[str, Meta(max_length=64)] | None = None
+    cache: Strategy | None = None
 
 
 class PlanBody(WorkBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +67,12 @@ class ImageBody(PlanBody, frozen=True, kw_only=True, forbid_unknown_fields=True)
     background: str | None = None
     moderation: str | None = None
     safety_identifier: str | None = None
+
+
+async def resolved(body: WorkBody, service: Service, resolve: Callable[[], Resolved]) -> Resolved:
+    """What `resolve` makes of the body. A plan of FlexCache takes up to a second, in which the loop must not stop."""
+    needs_plan = body.cache is not None or service.cache_rules.default is not None
+    return await asyncio.to_thread(resolve) if needs_plan else resolve()
 
 
 def to_requests(
@@ -99,6 +110,8 @@ def work_of(body: WorkBody, service: Service, *, key_name: str) -> dict[str, Any
         "client_id": key_name or body.client_id or body.user or "",
         "deadline_s": None if body.deadline_ms is None else body.deadline_ms / 1000,
         "on_deadline": body.on_deadline,
+        "cache": body.cache,
+        "cache_rules": service.cache_rules,
         "defaults": _defaults(body, service.defaults),
         "names": _NAMES if body.size is None else _NAMES_OF_SIZE,
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from epe.errors import BadRequest
 from epe.server.body import read_json
 from epe.server.drawing import draw
-from epe.server.image_body import ImageBody, to_requests, warnings_of
+from epe.server.image_body import ImageBody, resolved, to_requests, warnings_of
 from epe.server.keeping import KEY_HEADER, key_of, new_id, order_of, pictures_of_job
 from epe.server.reply import answer_pictures
 from epe.server.service import CLIENT, SERVICE, TRACE_PARENT, Service
@@ -22,7 +24,8 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     _check_stream(body)
     _check_url(body, service)
     request_id, warnings = new_id(http), warnings_of(body, service)
-    requests = to_requests(body, service, request_id=request_id, key_name=client.name)
+    resolve = partial(to_requests, body, service, request_id=request_id, key_name=client.name)
+    requests = await resolved(body, service, resolve)
     service.spans.follow(requests, http.get(TRACE_PARENT))
     key = key_of(http)
     if body.stream:

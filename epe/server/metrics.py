@@ -11,7 +11,19 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from epe.messages import Admitted, Departed, Event, LayoutChanged, Progress, Request, Stage, Status, Turned
+from epe.cache import name_of
+from epe.messages import (
+    Admitted,
+    CacheAccount,
+    Departed,
+    Event,
+    LayoutChanged,
+    Progress,
+    Request,
+    Stage,
+    Status,
+    Turned,
+)
 from epe.server.events import EVENTS
 from epe.server.health import inspect
 from epe.server.service import SERVICE
@@ -31,6 +43,8 @@ RANK_STATES = (
 )
 # From a step on a GPU to a video on a few of them.
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
+# From a small picture to a long video.
+_BYTES = tuple(2.0**power for power in range(16, 32, 2))
 # How far off a prediction was, as a share of what it took.
 _SHARES = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1, 2, 5)
 
@@ -58,6 +72,9 @@ class Metrics:
         self._deadlines = count("epe_deadlines", "Deadlines of finished requests.", "priority", "outcome")
         self._migrations = count("epe_migrations", "Leases before which a state had to move.")
         self._recoveries = count("epe_recoveries", "Times that a request went on after a lost lane.")
+        self._cached = count(
+            "epe_cache_steps", "Steps of requests with FlexCache: hits were reused.", "strategy", "result"
+        )
         self._answers = count("epe_http_answers", "Answers to HTTP requests.", "method", "route", "status")
 
     def _make_times(self, registry: CollectorRegistry) -> None:
@@ -67,6 +84,9 @@ class Metrics:
         self._queue_s = times("epe_queue_seconds", "From arrival to the first work on a request.")
         self._stage_s = times("epe_stage_seconds", "Work of a finished request by stage.", "stage")
         self._request_s = times("epe_request_seconds", "From arrival to finish.")
+        self._cache_bytes = times(
+            "epe_cache_request_bytes", "The most that FlexCache kept of a request on a rank.", buckets=_BYTES
+        )
         self._error = times(
             "epe_prediction_error_ratio",
             "How far the finish predicted at admission was off, by the seconds that it took.",
@@ -136,6 +156,8 @@ class Metrics:
         self._ended.labels(failure.kind if failure else "finished").inc()
         self._migrations.inc(account.num_migrations)
         self._recoveries.inc(account.num_recoveries)
+        if account.cache is not None:
+            self._reused(account.cache)
         if failure is not None:
             return
         self._queue_s.observe(account.queue_s)
@@ -148,6 +170,12 @@ class Metrics:
         if account.total_s > 0:
             error = abs(account.total_s - departed.accepted.predicted_s) / account.total_s
             self._error.labels(departed.accepted.predicted_from).observe(error)
+
+    def _reused(self, cache: CacheAccount) -> None:
+        strategy = name_of(cache.settings)
+        self._cached.labels(strategy, "hit").inc(cache.reused_steps)
+        self._cached.labels(strategy, "miss").inc(cache.computed_steps)
+        self._cache_bytes.observe(cache.kept_bytes)
 
 
 def _class_of(request: Request) -> str:

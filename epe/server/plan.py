@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import Struct
 from epe.messages import WidthCost
 from epe.server.body import read_json
 from epe.server.clients import check_work
-from epe.server.image_body import PlanBody, to_requests
+from epe.server.image_body import PlanBody, resolved, to_requests
 from epe.server.route import JSON
 from epe.server.service import CLIENT, REQUEST_ID, SERVICE
 
@@ -47,7 +48,8 @@ async def plan_images(http: web.Request) -> web.Response:
     body = await read_json(http, PlanBody)
     service.check_model(body.model)
     request_id = f"{http[REQUEST_ID]}-{uuid4().hex[:8]}"
-    requests = to_requests(body, service, request_id=request_id, key_name=client.name)
+    resolve = partial(to_requests, body, service, request_id=request_id, key_name=client.name)
+    requests = await resolved(body, service, resolve)
     check_work(requests, client.limits)
     predicted = await service.engine.predict(requests)
     first = requests[0]

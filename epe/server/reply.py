@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
-from epe.messages import LaneVisit
+from epe.messages import CacheAccount, LaneVisit
 from epe.server.drawing import Picture
 from epe.server.fetch import url_of
 from epe.server.service import SERVICE
@@ -22,7 +22,7 @@ _EMPTY_PICTURE = b'"b64_json":""'
 
 
 class DrawnAs(Struct, frozen=True, kw_only=True):
-    """What happened to one request: its timings in seconds, and the lanes that it used."""
+    """What happened to one request: its timings in seconds, the lanes that it used, and what FlexCache did."""
 
     request_id: str
     height: int
@@ -41,6 +41,7 @@ class DrawnAs(Struct, frozen=True, kw_only=True):
     num_migrations: int
     num_recoveries: int
     num_repeated_steps: int
+    cache: CacheAccount | None
     lanes: tuple[LaneVisit, ...]
 
 
@@ -122,6 +123,7 @@ def drawn_as(picture: Picture) -> DrawnAs:
         num_migrations=account.num_migrations,
         num_recoveries=account.num_recoveries,
         num_repeated_steps=account.num_repeated_steps,
+        cache=account.cache,
         lanes=account.visits,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from epe.jobs.jobs import Jobs
 from epe.server.answers import ErrorDetail, detail_of
 from epe.server.body import read_json
 from epe.server.drawing import Picture
-from epe.server.image_body import ImageBody, to_requests, warnings_of
+from epe.server.image_body import ImageBody, resolved, to_requests, warnings_of
 from epe.server.keeping import find_job, key_of, new_id, order_of, raise_error_of, submit_job
 from epe.server.reply import DrawnAs, drawn_as
 from epe.server.service import CLIENT, SERVICE
@@ -59,7 +60,8 @@ async def create_request(http: web.Request) -> web.Response:
     body = await read_json(http, ImageBody)
     service.check_model(body.model)
     warnings = (*_without_effect(body), *warnings_of(body, service))
-    requests = to_requests(body, service, request_id=new_id(http), key_name=client.name)
+    resolve = partial(to_requests, body, service, request_id=new_id(http), key_name=client.name)
+    requests = await resolved(body, service, resolve)
     job = await submit_job(http, order_of(http, requests, key=key_of(http), body=body, warnings=warnings))
     answer = _json(reply_of(job, service.jobs), status=200 if job.has_ended else 202)
     answer.headers["Location"] = f"/v1/requests/{job.id}"

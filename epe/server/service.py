@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from epe.cache import NOTHING_KNOWN, CacheRules
 from epe.errors import UnknownModel
 from epe.families import Defaults, Family
 from epe.jobs.jobs import Jobs
@@ -22,7 +23,8 @@ class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing;
     `notes` are told to every client.
-    `restart` begins to restart all ranks. `advertised` is where clients reach the service (None: where they have)."""
+    `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all ranks. `advertised` is where
+    clients reach the service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs
@@ -38,6 +40,7 @@ class Service:
     restart: Callable[[], Awaitable[Status]]
     warn: Callable[[str], str | None] = lambda prompt: None
     notes: tuple[str, ...] = ()
+    cache_rules: CacheRules = NOTHING_KNOWN
 
     @property
     def model_names(self) -> tuple[str, ...]:

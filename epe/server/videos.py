@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from epe.jobs.jobs import Jobs
 from epe.server.answers import detail_of
 from epe.server.body import read_fields
 from epe.server.drawing import Picture
-from epe.server.image_body import warnings_of
+from epe.server.image_body import resolved, warnings_of
 from epe.server.keeping import find_job, key_of, new_id, order_of, raise_error_of, submit_job
 from epe.server.reply import DrawnAs, drawn_as
 from epe.server.requests import progress_of
@@ -91,7 +92,8 @@ async def create_video(http: web.Request) -> web.Response:
     service, client = http.app[SERVICE], http[CLIENT]
     body = await read_fields(http, VideoBody)
     service.check_model(body.model)
-    request = to_request(body, service, request_id=new_id(http), key_name=client.name)
+    resolve = partial(to_request, body, service, request_id=new_id(http), key_name=client.name)
+    request = await resolved(body, service, resolve)
     warnings = warnings_of(body, service)
     job = await submit_job(http, order_of(http, (request,), key=key_of(http), body=body, warnings=warnings))
     return _answer(job, http)

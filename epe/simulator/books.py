@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from epe.actors.ledger import Ledger
 from epe.actors.trajectory import Trajectory
 from epe.errors import BadSetting
-from epe.messages import Failure, FailureKind, LeaseDone, Split, Stage
+from epe.messages import Failure, FailureKind, Lease, LeaseDone, Split, Stage
 from epe.planning.backlog import Backlog
 from epe.planning.costs import CostTable
 from epe.planning.view import Assignment, TrajectoryView, View
@@ -25,15 +25,24 @@ MAX_COMING = 64
 
 
 class Books:
-    """Changed by events and leases; `waiting` are the requests that need leases, as policies see them."""
+    """Changed by events and leases; `waiting` are the requests that need leases, as policies see them. Without
+    `knows_reuse` every step is taken for one that is computed, as in an engine whose planner knows nothing of caches.
+    """
 
     def __init__(
-        self, arrivals: Sequence[Arrival], *, machine: Machine, costs: CostTable, correct_costs: bool = False
+        self,
+        arrivals: Sequence[Arrival],
+        *,
+        machine: Machine,
+        costs: CostTable,
+        correct_costs: bool = False,
+        knows_reuse: bool = True,
     ) -> None:
         self.machine = machine
         self.physics: Physics = machine.physics
         self.costs = costs
         self.correct_costs = correct_costs
+        self.knows_reuse = knows_reuse
         self.ledger = Ledger(len(machine.free_s))
         self.arrivals = {each.request.id: _with_barred(each, costs, machine) for each in arrivals}
         self.trajectories: dict[str, Trajectory] = {}
@@ -55,7 +64,8 @@ class Books:
     def ran(self, work: Work, *, now_s: float) -> bool:
         """All ranks of a lease report. True if the picture is decoded, so that only its file is to be made."""
         trajectory = self.trajectories[work.request_id]
-        seconds = (work.end_s - work.begin_s) / max(1, work.num_steps)
+        num_tasks = self._num_tasks(self.ledger.running[work.seq].lease)
+        seconds = (work.end_s - work.begin_s) / max(1, num_tasks)
         next_step = work.first_step + work.num_steps
         for rank in work.ranks:
             report = LeaseDone(seq=work.seq, epoch=0, rank=rank, next_step=next_step, seconds=seconds)
@@ -63,7 +73,7 @@ class Books:
         assert running is not None
         trajectory.leases.remove(running)
         trajectory.ran(running, now_s=now_s)
-        if self.correct_costs:
+        if self.correct_costs and num_tasks:
             self.costs.observe(cost_key(trajectory.workload, work.stage, len(work.ranks)), seconds)
         if trajectory.ending is not None and not trajectory.leases:
             self._end(trajectory, now_s)
@@ -106,7 +116,7 @@ class Books:
             transfers=transfers,
             now_s=now_s,
             ready_s=max(arrival.arrival_s, trajectory.state_s(transfers, self.costs, now_s=now_s)),
-            expected_s=seconds * max(1, num_steps),
+            expected_s=seconds * (trajectory.num_tasks(num_steps) if self.knows_reuse else max(1, num_steps)),
         )
         trajectory.leased(running)
         self._refresh(trajectory)
@@ -132,9 +142,15 @@ class Books:
 
     def _refresh(self, trajectory: Trajectory) -> None:
         if trajectory.wants_lease:
-            self.waiting.put(trajectory.view)
+            self.waiting.put(self._seen(trajectory.view))
         else:
             self.waiting.drop(trajectory.request.id)
+
+    def _seen(self, view: TrajectoryView) -> TrajectoryView:
+        return view if self.knows_reuse else replace(view, reuse=None)
+
+    def _num_tasks(self, lease: Lease) -> int:
+        return lease.num_tasks if self.knows_reuse else max(1, lease.num_steps)
 
     def _end(self, trajectory: Trajectory, now_s: float) -> None:
         name = trajectory.request.id

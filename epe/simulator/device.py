@@ -196,7 +196,7 @@ class SimulatedDevice:
         if first.stage is not Stage.DECODE:
             for lease in batch:
                 self._put(lease.request.id, lease.first_step + lease.num_steps)
-        return seconds / max(1, first.num_steps)
+        return seconds / max(1, first.num_tasks)
 
     def _check(self, lease: Lease) -> None:
         if error := self.world.fault(lease, self.rank):

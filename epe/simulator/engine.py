@@ -48,16 +48,20 @@ def simulate(
     finish_s: float = 0.0,
     fallback: Policy | None = None,
     correct_costs: bool = False,
+    knows_reuse: bool = True,
 ) -> Outcome:
     """Run a workload to its end under one policy; `name` is what errors call it.
 
     The policy sees `costs`; tasks take what `truth` says (the same table, if not given). A plan against the rules
     ends the run with `BadSetting`, or hands over to `fallback`, as in the service. `correct_costs` corrects `costs`
     by what tasks took, as the service does (so the table is changed). `finish_s` is the time from the decoded
-    picture to its file, where `truth` has no cost of it.
+    picture to its file, where `truth` has no cost of it. Without `knows_reuse` the planner takes steps that
+    FlexCache makes for computed ones.
     """
     machine = Machine(world_size, truth=truth or costs, physics=physics or Physics())
-    books = Books(arrivals, machine=machine, costs=costs, correct_costs=correct_costs)
+    books = Books(
+        arrivals, machine=machine, costs=costs, correct_costs=correct_costs, knows_reuse=knows_reuse
+    )
     return Simulation(books, policy=policy, name=name, fallback=fallback, finish_s=finish_s).run()
 
 

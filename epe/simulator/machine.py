@@ -100,7 +100,7 @@ class Machine:
     def _seconds(self, lease: Lease, arrival: Arrival) -> float:
         seconds = self.truth.measured[cost_key(arrival.workload, lease.stage, lease.lane.width)]
         if not self.physics.jitter:
-            return seconds * max(1, lease.num_steps)
+            return seconds * lease.num_tasks
         until = self._factors.get(arrival.request.id) or self._draw(
             arrival.request.id, lease.request.num_steps
         )

@@ -84,6 +84,7 @@ class Cluster:
     start_s: float = 1800.0
     checkpoints: bool = True
     limit_bytes: int = 2**20
+    unlike_widths: tuple[int, ...] = ()
     seen: Seen = lambda header, tensors: None
     phases: list[tuple[str, str]] = field(default_factory=list)
     # What ranks that start from now on load; and, by the number of a lease, what those have loaded that ran it.
@@ -211,7 +212,12 @@ class Cluster:
     def _start_rank(self, rank: int) -> None:
         ending = self.endings[rank] = asyncio.get_running_loop().create_future()
         ready = RankReady(
-            rank=rank, device=self.device, fingerprint="simulated", load_s=0.0, weights=self.weights
+            rank=rank,
+            device=self.device,
+            fingerprint="simulated",
+            load_s=0.0,
+            weights=self.weights,
+            unlike_widths=self.unlike_widths,
         )
         self._loaded[rank] = self.weights
         worker = self._system(f"r{rank}").spawn(

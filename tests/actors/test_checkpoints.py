@@ -6,12 +6,13 @@ import asyncio
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from epe.actors.checkpoints import Checkpoints
 from epe.actors.core import ActorSystem
 from epe.actors.directory import CHECKPOINTS, PLANNER, Directory
 from epe.errors import Gone
-from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, Stage, StateHeader
+from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, LeaseDone, Stage, StateHeader
 from epe.simulator.virtual_time import run
 from epe.transport.link import Parcel
 from tests.actors.cluster import Cluster, request
@@ -50,6 +51,42 @@ def test_a_state_comes_back_whole_though_its_constant_parts_travelled_once():
             await kept.ask(Fetch(request_id="a", step=0))
 
     with_checkpoints(scene)
+
+
+def test_a_report_is_heard_when_its_state_is_kept():
+    async def scene(kept, told) -> None:
+        report = LeaseDone(seq=4, epoch=0, rank=0, next_step=3, seconds=0.1)
+        parcel = checkpoint("a", 3)
+        kept.tell(Parcel(replace(parcel.message, report=report), parcel.tensors))
+        assert (await kept.ask(Fetch(request_id="a", step=3))).message.step == 3
+        assert told == [Checkpointed(request_id="a", seq=4, step=3), report]
+
+    with_checkpoints(scene)
+
+
+def test_a_report_is_heard_too_when_its_state_could_not_be_kept():
+    async def scene(kept, told) -> None:
+        report = LeaseDone(seq=4, epoch=0, rank=0, next_step=3, seconds=0.1)
+        parcel = checkpoint("a", 3, unchanged=("prompt",), latents=np.zeros(4, np.uint8))
+        kept.tell(Parcel(replace(parcel.message, report=report), parcel.tensors))
+        with pytest.raises(Gone):
+            await kept.ask(Fetch(request_id="a", step=3))
+        assert told == [Checkpointed(request_id="a", seq=4, step=None), report]
+
+    with_checkpoints(scene)
+
+
+def test_without_the_actor_that_keeps_states_no_report_would_come_and_the_world_fails():
+    async def main() -> None:
+        cluster = Cluster(world_size=1, survives=True)
+        await cluster.start()
+        await cluster.systems["leader"].stop(CHECKPOINTS)
+        await asyncio.sleep(0.1)
+        assert cluster.phases[-1][0] == "failed"
+        assert CHECKPOINTS in cluster.phases[-1][1]
+        await cluster.stop()
+
+    run(main())
 
 
 def test_a_part_of_a_state_whose_rest_was_let_go_is_no_checkpoint():

@@ -8,7 +8,7 @@ import pytest
 
 from epe.errors import EpeError, NonFinite, OutOfMemory
 from epe.messages import Lease, Stage
-from epe.planning.static import StaticDp
+from epe.planning.static import StaticCp, StaticDp
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 from tests.actors.test_recovery import calm
@@ -95,6 +95,34 @@ def test_a_stage_without_a_leaner_form_fails_at_once_and_alone(stage: Stage):
     run(main())
 
 
+@pytest.mark.parametrize("fits_one", [True, False])
+def test_a_decode_without_memory_on_several_ranks_is_tried_once_more_on_one(fits_one: bool):
+    tried: list[int] = []
+
+    def fault(lease: Lease, rank: int) -> EpeError | None:
+        if not runs_out(lease, least=9, stage=Stage.DECODE):
+            return None
+        if rank == lease.lane.head:
+            tried.append(lease.lane.width)
+        return None if fits_one and lease.lane.width == 1 else no_memory(lease)
+
+    async def main() -> None:
+        policy = StaticCp(widths=(4,), pulse_s=0.05, pulse_steps=1)
+        cluster = Cluster(fault=fault, decode_widths=(1, 2, 3, 4), policy=policy)
+        await cluster.start()
+        big, good = await cluster.draw(request("big"), request("q"))
+        assert tried == [4, 1]
+        if fits_one:
+            assert big.data == b"png"
+        else:
+            assert isinstance(big, OutOfMemory)
+            assert "a decode on several ranks was tried before" in str(big)
+        assert good.data == b"png"
+        await calm(cluster)
+
+    run(main())
+
+
 def test_a_policy_that_gives_one_width_alone_is_not_asked_for_another():
     async def main() -> None:
         policy = StaticDp(pulse_s=0.05, pulse_steps=1)
@@ -144,12 +172,17 @@ def test_with_too_few_ranks_for_a_wider_lane_it_waits_and_the_others_and_their_p
     run(main(), limit_s=600)
 
 
-def test_a_rank_that_fails_again_and_again_gets_no_more_leases_and_says_why():
+def test_a_rank_that_fails_again_and_again_gets_no_more_leases_and_says_why_until_it_is_readmitted():
+    is_sick = True
+
     async def main() -> None:
+        nonlocal is_sick
         cluster = Cluster(
             world_size=2,
             policy=StaticDp(pulse_s=0.05, pulse_steps=1),
-            fault=lambda lease, rank: NonFinite("bad bits", stage=lease.stage) if rank == 1 else None,
+            fault=lambda lease, rank: (
+                NonFinite("bad bits", stage=lease.stage) if is_sick and rank == 1 else None
+            ),
         )
         desk = await cluster.start()
         results = await cluster.draw(*(request(f"q{i}", steps=2) for i in range(12)))
@@ -158,6 +191,12 @@ def test_a_rank_that_fails_again_and_again_gets_no_more_leases_and_says_why():
         sick = (await desk.status()).ranks[1]
         assert sick.state == "quarantined"
         assert "the last 3 requests failed on it, with: bad bits" in sick.reason
+        is_sick = False
+        well = (await desk.operate("readmit", 1)).ranks[1]
+        assert (well.state, well.reason) == ("idle", "")
+        results = await cluster.draw(*(request(f"r{i}", steps=2) for i in range(4)))
+        assert [result.data for result in results] == [b"png"] * 4
+        assert any(visit.ranks == (1,) for result in results for visit in result.account.visits)
         await calm(cluster)
 
     run(main())

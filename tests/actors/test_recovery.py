@@ -9,16 +9,18 @@ import random
 
 import pytest
 
+from epe.actors.desk import Result
 from epe.families import family
-from epe.messages import Stage
+from epe.messages import LeaseDone, Stage
 from epe.planning.calibration import Program
-from epe.planning.static import StaticCp
+from epe.planning.static import StaticCp, StaticDp
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 from tests.actors.test_service import Wanderer
 
 # `SEEDS=3000 pytest tests/actors/test_recovery.py` looks further.
 NUM_SEEDS = int(os.environ.get("SEEDS", "200"))
+PULSE_STEPS = 3
 
 
 async def calm(cluster: Cluster) -> None:
@@ -38,7 +40,56 @@ def test_a_killed_rank_costs_its_request_one_pulse_and_its_neighbour_nothing():
         results = await work
         assert [result.data for result in results] == [b"png"] * 4
         assert any(result.account.num_recoveries for result in results)
-        assert max(result.account.num_repeated_steps for result in results) <= 2
+        assert max(result.account.num_repeated_steps for result in results) <= 1, (
+            "steps of 51 ms, pulses of 50"
+        )
+        await calm(cluster)
+
+    run(main())
+
+
+def kill_when_heard(cluster: Cluster, rng: random.Random) -> list[asyncio.Future[None]]:
+    """Have ranks die at the moment at which the planner hears that a lease has run on them, and come back."""
+    receive, returning = cluster.planner.receive, []
+
+    async def heard(message: object) -> object:
+        answer = await receive(message)
+        if isinstance(message, LeaseDone) and rng.random() < 0.15:
+            cluster.kill(message.rank)
+            returning.append(asyncio.ensure_future(bring_back(cluster, message.rank, 0.2)))
+        return answer
+
+    cluster.planner.receive = heard
+    return returning
+
+
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("seed", range(NUM_SEEDS // 8))
+def test_a_death_costs_a_request_the_steps_of_one_lease_and_no_more(seed: int, heard: bool):
+    """On lanes of one rank, where nobody else holds the state: also at the moment between a lease and the next."""
+
+    async def main() -> None:
+        rng = random.Random(seed)
+        cluster = Cluster(
+            world_size=2, seed=seed, survives=True, policy=StaticDp(pulse_s=0.0, pulse_steps=PULSE_STEPS)
+        )
+        await cluster.start()
+        deaths = kill_when_heard(cluster, rng) if heard else []
+        work = asyncio.ensure_future(cluster.draw(*(request(f"q{i}", steps=15) for i in range(3))))
+        if not heard:
+            await asyncio.sleep(rng.uniform(0, 1.5))
+            cluster.kill(0)
+            deaths.append(asyncio.ensure_future(bring_back(cluster, 0, 0.2)))
+        results = [each for each in await work if isinstance(each, Result)]  # Some kill too many ranks.
+        await asyncio.gather(*deaths)
+        for account in (result.account for result in results):
+            assert account.num_repeated_steps <= PULSE_STEPS * account.num_recoveries
+            drawn = sum(
+                lease.num_steps
+                for _, _, lease in cluster.world.visits
+                if lease.request.id == account.request_id and lease.stage is Stage.DENOISE
+            )
+            assert drawn - 15 <= PULSE_STEPS * account.num_recoveries
         await calm(cluster)
 
     run(main())

@@ -81,7 +81,7 @@ def test_a_state_that_the_leader_has_no_room_for_is_drawn_again():
         cluster, jobs = await live(store, files=files)
         for name in ("a", "b"):
             await jobs.submit(ordered(name, steps=400))
-        await asyncio.sleep(8.0)
+        await asyncio.sleep(5.0)  # neither has ended
         await die(cluster, jobs)
         assert len(files.steps) == 2
         cluster, jobs = await live(store, files=files, limit_bytes=0)

@@ -13,6 +13,7 @@ from torch.distributed import PrefixStore
 
 from epe.families import FAMILIES
 from epe.messages import Lane, Request, Split, StateHeader
+from epe.models import loading
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, BatchAdapter, State
 from epe.parallel import Plane
@@ -39,12 +40,14 @@ class Loading:
         return load_adapter(
             checkpoint.name,
             checkpoint,
-            device=torch.device("cpu"),
-            dtype=getattr(torch, self.dtype),
-            cfg_parallel_degree=self.cfg_parallel_degree if FAMILIES[checkpoint.name].owns("cfg") else 1,
-            attention_mode=self.attention_mode,
-            ulysses_degree=self.ulysses_degree,
-            plane=plane,
+            loading.Loading(
+                device=torch.device("cpu"),
+                dtype=getattr(torch, self.dtype),
+                cfg_parallel_degree=self.cfg_parallel_degree if FAMILIES[checkpoint.name].owns("cfg") else 1,
+                attention_mode=self.attention_mode,
+                ulysses_degree=self.ulysses_degree,
+                plane=plane,
+            ),
         )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter
+from epe.models.loading import Loading
 from epe.parallel import Plane
 from tests.lanes import on_lane
 from tests.models.trajectories import advance
@@ -37,9 +38,7 @@ class Planes:
             self.adapters[key] = load_adapter(
                 self.checkpoint.name,
                 self.checkpoint,
-                device=torch.device("cpu"),
-                plane=Plane(index, degree),
-                **self.options,
+                Loading(device=torch.device("cpu"), plane=Plane(index, degree), **self.options),
             )
         return self.adapters[key]
 

@@ -12,6 +12,7 @@ from epe.families import FAMILIES
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter, make_tiny
 from epe.models.contract import BatchAdapter, State
+from epe.models.loading import Loading
 from epe.parallel import Plane
 from epe.transport.exchange import SoloExchange as Solo
 from tests.lanes import on_lane
@@ -31,7 +32,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def load(checkpoint: Path, **options: Any) -> Any:
-    return load_adapter(checkpoint.name, checkpoint, device=torch.device("cpu"), **options)
+    return load_adapter(checkpoint.name, checkpoint, Loading(device=torch.device("cpu"), **options))
 
 
 def owns(checkpoint: Path, axis: str) -> bool:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from epe.errors import StartFailed
 from epe.models.catalog import load_adapter
+from epe.models.loading import Loading
 from epe.parallel import Plane
 
 CPU = torch.device("cpu")
@@ -19,7 +20,9 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
 def parts_of(checkpoint: Path) -> list[dict[str, torch.Tensor]]:
-    adapters = [load_adapter("zimage", checkpoint, device=CPU, plane=Plane(index, 2)) for index in range(2)]
+    adapters = [
+        load_adapter("zimage", checkpoint, Loading(device=CPU, plane=Plane(index, 2))) for index in range(2)
+    ]
     return [dict(each.pipeline.transformer.named_parameters()) for each in adapters]  # type: ignore[attr-defined]
 
 
@@ -53,7 +56,7 @@ def test_a_weight_that_lacks_is_named(tiny_zimage: Path, tmp_path: Path) -> None
     del weights["layers.1.attention.to_q.weight"], weights["layers.2.attention.to_q.weight"]
     save_file(weights, file)
     with pytest.raises(StartFailed, match=r"lacks layers\.1\.attention\.to_q\.weight and 1 other weights"):
-        load_adapter("zimage", folder, device=CPU, plane=Plane(0, 2))
+        load_adapter("zimage", folder, Loading(device=CPU, plane=Plane(0, 2)))
 
 
 def test_a_weight_of_another_shape_is_named_with_both(tiny_zimage: Path, tmp_path: Path) -> None:
@@ -65,11 +68,11 @@ def test_a_weight_of_another_shape_is_named_with_both(tiny_zimage: Path, tmp_pat
     with pytest.raises(
         StartFailed, match=r"layers\.0\.attention_norm1\.weight in .* is \(5,\); the model wants"
     ):
-        load_adapter("zimage", folder, device=CPU, plane=Plane(0, 2))
+        load_adapter("zimage", folder, Loading(device=CPU, plane=Plane(0, 2)))
 
 
 def test_a_folder_without_weights_is_said_so(tiny_zimage: Path, tmp_path: Path) -> None:
     folder = copytree(tiny_zimage, tmp_path / "zimage")
     (folder / "transformer" / WEIGHTS).unlink()
     with pytest.raises(StartFailed, match="cannot be loaded as ZImagePipeline: No such file"):
-        load_adapter("zimage", folder, device=CPU, plane=Plane(0, 2))
+        load_adapter("zimage", folder, Loading(device=CPU, plane=Plane(0, 2)))

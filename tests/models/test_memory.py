@@ -11,6 +11,7 @@ from transformers import Qwen3Config, Qwen3Model
 
 from epe.models.catalog import load_adapter
 from epe.models.checkpoint import quiet_progress
+from epe.models.loading import Loading
 from epe.models.tiny_parts import save
 from epe.parallel import Plane
 from tests.world import RankContext, World
@@ -70,11 +71,11 @@ def added_bytes(context: RankContext, tiny: str, large: str, num_planes: int) ->
     index = context.rank // (context.world_size // num_planes)
     plane = Plane(index, num_planes)
     cpu = torch.device("cpu")
-    load_adapter("zimage", Path(tiny), device=cpu, plane=plane)  # so that all code is loaded
+    load_adapter("zimage", Path(tiny), Loading(device=cpu, plane=plane))  # so that all code is loaded
     meet(context, "ready")
     before = shared_bytes()
     meet(context, "measured")
-    pipeline = load_adapter("zimage", Path(large), device=cpu, plane=plane).pipeline  # type: ignore[attr-defined]
+    pipeline = load_adapter("zimage", Path(large), Loading(device=cpu, plane=plane)).pipeline  # type: ignore[attr-defined]
     models = [each for each in pipeline.components.values() if isinstance(each, torch.nn.Module)]
     for weight in (weight for model in models for weight in model.parameters()):
         weight.sum()

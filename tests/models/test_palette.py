@@ -7,19 +7,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from epe.config.demo import DEMO, model_folder
 from epe.media.preview import coloured, to_grid, without_noise
 from epe.messages import Request, Split
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter, State
-from epe.runtime.palette import fit_palette
-from epe.transport.exchange import SoloExchange
+from epe.models.loading import Loading
+from epe.runtime.palette import fit_palette, palette_of
+from epe.transport.exchange import Exchange, SoloExchange
 
 
 def adapter_of(name: str, folder: Path) -> Adapter:
     torch.set_num_threads(1)
-    return load_adapter(name, folder, device=torch.device("cpu"))
+    return load_adapter(name, folder, Loading(device=torch.device("cpu")))
+
+
+def test_a_decoder_that_fails_costs_the_palette_and_not_the_rank(checkpoint: Path) -> None:
+    adapter = adapter_of(checkpoint.name, checkpoint)
+
+    def decode(state: State, exchange: Exchange | None = None) -> np.ndarray:
+        raise torch.OutOfMemoryError("no memory for a picture of 256x256")
+
+    adapter.decode = decode
+    with capture_logs() as logs:
+        assert palette_of(adapter) is None
+    assert [line["event"] for line in logs] == ["palette.was_not_fitted"]
+    assert "no memory for a picture" in logs[0]["reason"]
 
 
 def test_every_family_has_a_palette_of_its_latents(checkpoint: Path) -> None:

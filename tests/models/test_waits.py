@@ -16,10 +16,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.random_pipeline import make_adapter
 from epe.messages import Split
 from epe.models.contract import State
 from epe.transport.exchange import SoloExchange
 from tests.models.every_family import adapters_of, make_request
+from tests.oracle import load_oracle
 
 NOWHERE = torch.device("meta")
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
@@ -63,9 +65,11 @@ def waits() -> Iterator[list[str]]:
 
 
 def test_no_step_of_a_request_but_the_first_waits_for_the_device(checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
     request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=6)
-    state = moved(adapter, adapter.encode(request))
+    state = moved(adapters_of(checkpoint, 1)[0].encode(request))
+    pipeline = load_oracle(checkpoint)
+    pipeline.transformer.to(NOWHERE)
+    adapter = make_adapter(checkpoint.name, pipeline, device=NOWHERE, mode="agkv")
     state = adapter.step(state, SoloExchange(), Split())
     with waits() as seen:
         for _ in range(4):
@@ -77,10 +81,8 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(checkpoint: Pat
     assert state.tensors["latents"].device == NOWHERE
 
 
-def moved(adapter: Any, state: State) -> State:
-    """The adapter's transformer and a state, on the device that is not there."""
-    adapter.pipeline.transformer.to(NOWHERE)
-    adapter._device = NOWHERE
+def moved(state: State) -> State:
+    """The state on the device that is not there."""
     tensors = {name: tensor.to(NOWHERE) for name, tensor in state.tensors.items()}
     return State(request=state.request, step=state.step, tensors=tensors, scalars=state.scalars)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,8 @@ def test_the_method_its_degree_and_its_transport_reach_the_stage(tmp_path: Path)
     assert cp.agkv_transport == "auto"
 
 
-def small(checkpoint: Path, output: Path, *, steps: int) -> GenerateOptions:
-    size = ("--height", "64", "--width", "64", "--steps", str(steps))
+def small(checkpoint: Path, output: Path, *more: str, steps: int) -> GenerateOptions:
+    size = ("--height", "64", "--width", "64", "--steps", str(steps), *more)
     given = ("--model", "zimage", "--model-path", str(checkpoint), "--prompt", "a", "--output", str(output))
     return build_options([*given, *size], env={})
 
@@ -68,6 +69,29 @@ async def test_an_interrupted_command_does_not_draw_to_the_end(
             await drawing
     assert seen[-1].step < 1000
     assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "computed"),
+    [
+        ("", None),
+        ("taylorseer --taylorseer-fresh-threshold 2", 7),
+        ("teacache --teacache-coefficients 0.15", 6),
+        ("pab --pab-joint-interval 4", 10),
+    ],
+)
+def test_the_sidecar_says_what_flexcache_did(
+    tiny_zimage: Path, tmp_path: Path, flags: str, computed: int | None
+) -> None:
+    asked = ("--cache-strategy", *flags.split()) if flags else ()
+    run_generate(small(tiny_zimage, tmp_path / "x.png", *asked, steps=10), Meeting())
+    cache = json.loads((tmp_path / "x.json").read_text())["cache"]
+    if computed is None:
+        assert cache is None
+        return
+    assert cache["settings"]["strategy"] == flags.split()[0]
+    assert (cache["computed_steps"], cache["reused_steps"]) == (computed, 10 - computed)
+    assert cache["kept_bytes"] > 0
 
 
 def test_a_picture_that_cannot_be_written_is_an_error_with_a_reason(

@@ -202,6 +202,7 @@ BAD = {
     "user": [1],
     "best_effort": [1, "true"],
     "client_id": [1, "x" * 65],
+    "cache": ["magcache", {}, {"strategy": "lru"}, {"strategy": "taylorseer", "max_order": 5}, [1]],
     "safety_identifier": [1],
 }
 

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from epe.errors import NonFinite
+from epe.messages import MagCache, Reuse
 from epe.server.metrics import Metrics
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
@@ -50,7 +52,7 @@ def test_the_page_and_the_document_name_the_same_metrics():
 def test_after_one_request_every_documented_metric_has_a_sample():
     page = drawn(request("a", deadline_s=100))
     # Of these there is one only after what they count has happened.
-    needs_more = {"epe_requests_refused", "epe_lanes"}
+    needs_more = {"epe_requests_refused", "epe_lanes", "epe_cache_steps"}
     assert {name for name, samples in page.items() if not samples} <= needs_more
 
 
@@ -58,12 +60,22 @@ def test_names_are_in_base_units():
     for name, kind in DOCUMENTED.items():
         assert not re.search(r"_(ms|milliseconds|kb|mb|mib|percent)$", name)
         if kind == "histogram":
-            assert name.endswith(("_seconds", "_ratio"))
+            assert name.endswith(("_seconds", "_ratio", "_bytes"))
 
 
 def test_steps_are_counted_by_the_width_of_their_lane():
     page = drawn(request("a", steps=12), request("b", steps=9))
     assert sum(page["epe_denoise_steps"].values()) == 21
+
+
+def test_hits_and_misses_of_flexcache_are_counted_by_strategy():
+    reuse = Reuse(strategy=MagCache(), computed=(0, 1, 5, 11))
+    page = drawn(replace(request("a", steps=12), reuse=reuse), request("b", steps=9))
+    assert page["epe_cache_steps"] == {
+        ("epe_cache_steps_total", "hit", "magcache"): 8.0,
+        ("epe_cache_steps_total", "miss", "magcache"): 4.0,
+    }
+    assert page["epe_cache_request_bytes"][("epe_cache_request_bytes_count",)] == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from epe.messages import OutputFormat, Request, Split, Stage
+from epe.models.loading import Loading
 from epe.models.zimage.adapter import load
 from epe.transport.exchange import SoloExchange
 from tests.models.planes import Planes
@@ -62,7 +63,7 @@ def test_moving_at_every_step_and_being_parked_changes_no_bit(
     cfg_parallel_degree: int, world: World, tiny_zimage: Path, diffusers_draws: Oracle
 ) -> None:
     ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), cfg_parallel_degree, REQUESTS)
-    adapter = load(tiny_zimage, device=torch.device("cpu"), cfg_parallel_degree=cfg_parallel_degree)
+    adapter = load(tiny_zimage, Loading(device=torch.device("cpu"), cfg_parallel_degree=cfg_parallel_degree))
     steps = ranks[0].steps
     assert max(longest_stay(steps, request.id) for request in REQUESTS) >= 3, "nothing was parked"
     for request in REQUESTS:
@@ -92,7 +93,7 @@ def test_moving_over_planes_changes_no_bit_either(world: World, tiny_zimage: Pat
 
 def test_a_decode_over_any_lane_changes_no_pixel(world: World, tiny_zimage: Path) -> None:
     ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), 2, REQUESTS, 1, True)
-    adapter = load(tiny_zimage, device=torch.device("cpu"), cfg_parallel_degree=2)
+    adapter = load(tiny_zimage, Loading(device=torch.device("cpu"), cfg_parallel_degree=2))
     for request in REQUESTS:
         moved, resting = ranks[0].moved[request.id], solo(adapter, request)
         (visit,) = [visit for visit in moved.visits if visit.stage is Stage.DECODE]

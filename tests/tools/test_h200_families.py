@@ -48,7 +48,8 @@ def test_a_case_that_outlasts_its_limit_is_ended(world: World) -> None:
 
 def test_what_a_kept_run_has_is_known_again_by_its_backend_and_its_case() -> None:
     _, lines = read([ROOT / "benchmarks/kept/h200-b.jsonl"], untimed=())
-    known = {had(line, backend=line["backend"]) for line in lines}
+    known = {had(line, backend=line["backend"], blas=line["blas"]) for line in lines}
     flux1 = [run.described() for run in runs(["flux1"], SETTING, Path())]
-    assert all(had(run, backend="gloo") in known for run in flux1)
-    assert not any(had(run, backend="nccl") in known for run in flux1)
+    assert all(had(run, backend="gloo", blas="as-it-is") in known for run in flux1)
+    assert not any(had(run, backend="nccl", blas="as-it-is") in known for run in flux1)
+    assert not any(had(run, backend="gloo", blas="exact") in known for run in flux1)

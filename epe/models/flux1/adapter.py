@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+from diffusers import FluxPipeline
 
 from epe.errors import BadRequest
 from epe.families import family
 from epe.messages import Request
 from epe.models.capturing import Capturable
-from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
+from epe.models.checkpoint import load_pipeline
+from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
 from epe.models.guide import lead_away
+from epe.models.loading import Loading
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.schedule import dynamic_schedule
-from epe.parallel import SequenceSharding, TeamLimits, team_limits
+from epe.parallel import SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
 
 POOLED = "pooled_prompt_embeds"
 
 
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-) -> Flux1Adapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
-    if cfg_parallel_degree != 1:
-        raise ValueError(f"FLUX.1 has one guidance branch; cfg_parallel_degree is {cfg_parallel_degree}")
-    pipeline = load_pipeline(
-        FluxPipeline, model_path, family=family("flux1"), device=device, dtype=dtype or default_dtype(device)
-    )
-    return Flux1Adapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
+def load(model_path: Path, loading: Loading) -> Flux1Adapter:
+    """The adapter of a local checkpoint."""
+    if loading.cfg_parallel_degree != 1:
+        raise ValueError(
+            f"FLUX.1 has one guidance branch; cfg_parallel_degree is {loading.cfg_parallel_degree}"
+        )
+    pipeline = load_pipeline(FluxPipeline, model_path, family=family("flux1"), loading=loading)
+    return Flux1Adapter(pipeline, device=loading.device, team_limits=loading.team_limits)
 
 
 class Flux1Adapter(StepsApart, Movable, Capturable):
@@ -58,11 +51,14 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         self.family = family("flux1")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         # What is made on the host is sent to the device once: a step would wait for it.
-        self._scales = lru_cache(maxsize=256)(self._make_scales)
+        self._scales = lru_cache(maxsize=256)(partial(torch.tensor, device=device, dtype=torch.float32))
         self._positions = lru_cache(maxsize=64)(self._make_positions)
-        super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
+        make_schedule = partial(
+            dynamic_schedule, pipeline.scheduler, num_tokens=self.family.num_tokens, device=device
+        )
+        super().__init__(make_schedule=make_schedule, predict=self._predict, guide=lead_away)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long for T5.
@@ -96,16 +92,6 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
             message = f"guidance_scale {scale:g} has no effect: this checkpoint takes none; leave it out"
             raise BadRequest(message, param="guidance_scale")
 
-    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
-        """A scheduler set for a request's steps."""
-        num_tokens = self.family.num_tokens(height=height, width=width)
-        return dynamic_schedule(
-            self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device
-        )
-
-    def _make_scales(self, scales: tuple[float, ...]) -> torch.Tensor:
-        return torch.tensor(scales, device=self._device, dtype=torch.float32)
-
     def _make_positions(self, height: int, width: int, dtype: torch.dtype) -> torch.Tensor:
         """(picture rows, 3)."""
         rows, columns = (side // self.family.patch for side in (height, width))
@@ -124,7 +110,7 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         request, latents = states[0].request, latents_of(states)
         takes_scale = self.pipeline.transformer.config.guidance_embeds
         scales = tuple(state.request.guidance_scale for state in states)
-        (velocity,) = self._sharding.run(
+        (velocity,) = self.sharding.run(
             exchange,
             hidden_states=latents,
             timestep=timesteps.to(latents.dtype) / 1000,

@@ -15,41 +15,30 @@ from epe.errors import BadRequest
 from epe.families import family
 from epe.messages import Request
 from epe.models.capturing import Capturable
-from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
+from epe.models.checkpoint import load_pipeline
+from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux2_klein.plan import PLAN
 from epe.models.guide import lead_away
+from epe.models.loading import Loading
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import linear_schedule
-from epe.parallel import SequenceSharding, TeamLimits, team_limits
+from epe.parallel import SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
 
 
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-) -> Flux2KleinAdapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
-    if cfg_parallel_degree != 1:
-        raise ValueError(f"FLUX.2-klein has no cfg axis; cfg_parallel_degree is {cfg_parallel_degree}")
-    pipeline = load_pipeline(
-        Flux2KleinPipeline,
-        model_path,
-        family=family("flux2-klein"),
-        device=device,
-        dtype=dtype or default_dtype(device),
-    )
-    return Flux2KleinAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
+def load(model_path: Path, loading: Loading) -> Flux2KleinAdapter:
+    """The adapter of a local checkpoint."""
+    if loading.cfg_parallel_degree != 1:
+        raise ValueError(
+            f"FLUX.2-klein has no cfg axis; cfg_parallel_degree is {loading.cfg_parallel_degree}"
+        )
+    pipeline = load_pipeline(Flux2KleinPipeline, model_path, family=family("flux2-klein"), loading=loading)
+    return Flux2KleinAdapter(pipeline, device=loading.device, team_limits=loading.team_limits)
 
 
 class Flux2KleinAdapter(StepsApart, Movable, Capturable):
@@ -63,7 +52,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         self.family = family("flux2-klein")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         # What is made on the host is sent to the device once: a step would wait for it.
         self._latent_ids = lru_cache(maxsize=64)(self._make_latent_ids)
         self._text_ids = lru_cache(maxsize=64)(self._make_text_ids)
@@ -121,7 +110,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         shape_alone = torch.empty(num_requests, rows, 0)
         return self.pipeline._prepare_text_ids(shape_alone).to(self._device)
 
-    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
+    def _make_schedule(self, *, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
         """A scheduler set for a request's steps."""
         mu = compute_empirical_mu(self.family.num_tokens(height=height, width=width), num_steps)
         return linear_schedule(self.pipeline.scheduler, num_steps=num_steps, mu=mu, device=self._device)
@@ -137,7 +126,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         """The velocities for one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
         transformer, latents = self.pipeline.transformer, latents_of(states)
-        (velocity,) = self._sharding.run(
+        (velocity,) = self.sharding.run(
             exchange,
             hidden_states=latents.to(transformer.dtype),
             timestep=timesteps.to(latents.dtype) / 1000,

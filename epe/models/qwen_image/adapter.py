@@ -9,53 +9,40 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, QwenImagePipeline
+from diffusers import QwenImagePipeline
 
 from epe.errors import BadSetting
 from epe.families import family
 from epe.messages import Request
 from epe.models.capturing import Capturable
 from epe.models.causal_vae import decode_frames
-from epe.models.checkpoint import default_dtype, load_pipeline
-from epe.models.contract import State
-from epe.models.denoising import BRANCHES, LATENTS, StepsApart, latents_of
+from epe.models.checkpoint import load_pipeline
+from epe.models.contract import LATENTS, State
+from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.guide import lead_away_at_length
+from epe.models.loading import Loading
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.qwen_image.plan import PLAN
 from epe.models.schedule import dynamic_schedule
-from epe.parallel import SequenceSharding, TeamLimits, team_limits
+from epe.parallel import SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
 
 
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-) -> QwenImageAdapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere.
+def load(model_path: Path, loading: Loading) -> QwenImageAdapter:
+    """The adapter of a local checkpoint.
 
     `cfg_parallel_degree` needs no second form here: the pipeline runs each guidance branch alone, and so does
     this adapter with either value.
     """
-    pipeline = load_pipeline(
-        QwenImagePipeline,
-        model_path,
-        family=family("qwen-image"),
-        device=device,
-        dtype=dtype or default_dtype(device),
-    )
+    pipeline = load_pipeline(QwenImagePipeline, model_path, family=family("qwen-image"), loading=loading)
     if pipeline.transformer.config.guidance_embeds:
         raise BadSetting(
             f"{model_path} takes the guidance scale as an input; only Qwen-Image with true guidance is available"
         )
-    return QwenImageAdapter(pipeline, device=device, team_limits=team_limits(attention_mode, ulysses_degree))
+    return QwenImageAdapter(pipeline, device=loading.device, team_limits=loading.team_limits)
 
 
 class QwenImageAdapter(StepsApart, Movable, Capturable):
@@ -67,9 +54,12 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         self.family = family("qwen-image")
         self.pipeline = pipeline
         self._device = device
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         _forget_positions(pipeline.transformer.pos_embed)
-        super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away_at_length)
+        make_schedule = partial(
+            dynamic_schedule, pipeline.scheduler, num_tokens=self.family.num_tokens, device=device
+        )
+        super().__init__(make_schedule=make_schedule, predict=self._predict, guide=lead_away_at_length)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
@@ -109,13 +99,6 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
             raise ValueError("the prompt was padded, and its mask would be lost")
         return embeds
 
-    def _make_schedule(self, num_steps: int, height: int, width: int) -> FlowMatchEulerDiscreteScheduler:
-        """A scheduler set for a request's steps."""
-        num_tokens = self.family.num_tokens(height=height, width=width)
-        return dynamic_schedule(
-            self.pipeline.scheduler, num_tokens=num_tokens, num_steps=num_steps, device=self._device
-        )
-
     def _predict(
         self,
         branches: Sequence[torch.Tensor],
@@ -128,7 +111,7 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         (embeds,) = branches
         latents, patch = latents_of(states), self.family.patch
         shape = (1, states[0].request.height // patch, states[0].request.width // patch)
-        (prediction,) = self._sharding.run(
+        (prediction,) = self.sharding.run(
             exchange,
             hidden_states=latents,
             timestep=timesteps.to(latents.dtype) / 1000,

@@ -22,7 +22,7 @@ PLAN = ShardPlan(
     ),
     gathers=(OutputGather("proj_out", VIDEO),),
     attention=(
-        JointAttention("blocks.*.attn1", (VIDEO,)),
+        JointAttention("blocks.*.attn1", (VIDEO,), kind="self"),
         CrossAttention("blocks.*.attn2", VIDEO),
     ),
 )

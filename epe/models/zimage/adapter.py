@@ -17,66 +17,50 @@ from diffusers.pipelines.z_image.pipeline_z_image import (
 )
 
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Request, Split
 from epe.models.capturing import Capturable
-from epe.models.checkpoint import default_dtype
-from epe.models.contract import State
+from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
+from epe.models.denoising import BRANCHES
 from epe.models.divided import load_in_planes
-from epe.models.moving import pack_state, unpack_state
+from epe.models.loading import Loading
+from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
-from epe.models.schedule import at_step
+from epe.models.reusing import Steps
+from epe.models.schedule import at_step, sigmas_of
 from epe.models.zimage.plan import LAYERS, PLAN
 from epe.models.zimage.rope import rotate_in_real_numbers
 from epe.parallel import (
-    ONE_PLANE,
-    Plane,
     SequenceSharding,
     TeamLimits,
     TensorSharding,
     predict_apart,
     predict_together,
-    team_limits,
 )
 from epe.transport.exchange import Exchange
 
-LATENTS = "latents"
-# The guidance branches in the order of the batch; the second is there only with guidance.
-BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
 
-
-def load(
-    model_path: Path,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None = None,
-    cfg_parallel_degree: int = 1,
-    attention_mode: str = "agkv",
-    ulysses_degree: int | None = None,
-    plane: Plane = ONE_PLANE,
-) -> ZImageAdapter:
-    """The adapter of a local checkpoint; `dtype` defaults to bfloat16 on CUDA and float32 elsewhere."""
+def load(model_path: Path, loading: Loading) -> ZImageAdapter:
+    """The adapter of a local checkpoint."""
     pipeline, tensor = load_in_planes(
         ZImagePipeline,
         model_path,
         family=family("zimage"),
-        device=device,
-        dtype=dtype or default_dtype(device),
+        loading=loading,
         model_type=ZImageTransformer2DModel,
         layers=LAYERS,
-        plane=plane,
     )
     return ZImageAdapter(
         pipeline,
-        device=device,
-        cfg_parallel_degree=cfg_parallel_degree,
-        team_limits=team_limits(attention_mode, ulysses_degree),
+        device=loading.device,
+        cfg_parallel_degree=loading.cfg_parallel_degree,
+        team_limits=loading.team_limits,
         tensor=tensor,
     )
 
 
-class ZImageAdapter(Capturable):
+class ZImageAdapter(Steps, Movable, Capturable):
     """Z-Image on one device. State: latents (1, channels, height/8, width/8) in fp32, and one tensor
     (tokens, text width) for each guidance branch.
 
@@ -99,13 +83,13 @@ class ZImageAdapter(Capturable):
         self._device = device
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
         self._tensor = tensor
-        self._sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
         rotate_in_real_numbers(self.pipeline.transformer)
-        self._sharding.share_attention()
+        self.sharding.share_attention()
         super().compile_blocks(backend=backend)
 
     def encode(self, request: Request) -> State:
@@ -126,26 +110,35 @@ class ZImageAdapter(Capturable):
         branches = dict(zip(BRANCHES, (*embeds, *negative_embeds), strict=False))
         return State(request=request, step=0, tensors={LATENTS: self._noise(request), **branches})
 
-    def step(self, state: State, exchange: Exchange, split: Split) -> State:
-        """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
-        return self.step_together([state], exchange, split)[0]
-
-    def step_together(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[State]:
-        """One step of requests of equal size as one batch; with one alone, the bits of `step`."""
-        schedulers = [at_step(self._schedule_of(state.request), state) for state in states]
+    def velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
+        """Of requests of equal size, as one batch: (1, channels, height, width) each."""
         forward = partial(
             self._predict,
             latents=torch.cat([state.tensors[LATENTS] for state in states]),
-            timesteps=[s.timesteps[state.step] for s, state in zip(schedulers, states, strict=True)],
+            timesteps=[at_step(self._schedule_of(s.request), s).timesteps[s.step] for s in states],
         )
         names = [name for name in BRANCHES if name in states[0].tensors]
         branches = [[state.tensors[name] for state in states] for name in names]
         with torch.inference_mode(), self._tensor.over(exchange, split) as plane:
             predictions = self._predict_branches(forward, branches, exchange=plane, split=split)
-        return [
-            _stepped(state, scheduler, [each[place] for each in predictions])
-            for place, (state, scheduler) in enumerate(zip(states, schedulers, strict=True))
-        ]
+        with torch.no_grad():
+            return [
+                -_guide([each[place] for each in predictions], scale=state.request.guidance_scale)
+                for place, state in enumerate(states)
+            ]
+
+    def advanced(self, state: State, velocity: torch.Tensor) -> State:
+        """The state after its step in this direction."""
+        scheduler = at_step(self._schedule_of(state.request), state)
+        with torch.no_grad():
+            (latents,) = scheduler.step(
+                velocity, scheduler.timesteps[state.step], state.tensors[LATENTS], return_dict=False
+            )
+        return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
+
+    def sigmas(self, request: Request) -> tuple[float, ...]:
+        """The noise levels before each step and after the last."""
+        return sigmas_of(self._schedule_of(request))
 
     def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
@@ -154,14 +147,6 @@ class ZImageAdapter(Capturable):
             latents = state.tensors[LATENTS].to(vae.dtype)
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
             return picture_of(decoded(vae, latents, exchange), self.pipeline.image_processor)
-
-    def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory."""
-        return pack_state(state)
-
-    def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
-        """The state on this rank's device, with the bits that were exported."""
-        return unpack_state(request, header, tensors, device=self._device)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
         check_chat(text, self.pipeline.tokenizer, thinking=True, param=param, allowed=allowed)
@@ -216,19 +201,8 @@ class ZImageAdapter(Capturable):
         time = ((1000 - torch.stack(timesteps)) / 1000).repeat(len(branches))
         prompts = [prompt for branch in branches for prompt in branch]
         pictures = list(inputs.unbind(dim=0))
-        predicted = self._sharding.run(exchange, pictures, time, prompts, return_dict=False)[0]
+        predicted = self.sharding.run(exchange, pictures, time, prompts, return_dict=False)[0]
         return list(torch.stack(predicted).split(len(timesteps)))
-
-
-def _stepped(
-    state: State, scheduler: FlowMatchEulerDiscreteScheduler, predictions: list[torch.Tensor]
-) -> State:
-    """The state after a step in the direction of its branches' predictions, (channels, 1, height, width) each."""
-    timestep = scheduler.timesteps[state.step]
-    with torch.no_grad():
-        velocity = -_guide(predictions, scale=state.request.guidance_scale)
-        (latents,) = scheduler.step(velocity, timestep, state.tensors[LATENTS], return_dict=False)
-    return State(request=state.request, step=state.step + 1, tensors={**state.tensors, LATENTS: latents})
 
 
 def _guide(predictions: list[torch.Tensor], *, scale: float) -> torch.Tensor:

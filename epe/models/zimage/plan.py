@@ -17,7 +17,7 @@ PLAN = ShardPlan(
         OutputGather("all_final_layer.*", stream="image and text"),
     ),
     attention=(
-        JointAttention("noise_refiner.*.attention", streams=("image",)),
+        JointAttention("noise_refiner.*.attention", streams=("image",), kind="self"),
         JointAttention("layers.*.attention", streams=("image and text",)),
     ),
 )

@@ -12,6 +12,7 @@ import torch
 from epe.messages import Request
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.models.loading import Loading
 from tests.models.trajectories import WIDTHS
 from tests.oracle import latents_of, load_oracle, pixels_of
 
@@ -40,9 +41,7 @@ class Subject:
             load_adapter(
                 self.name,
                 self.checkpoint,
-                device=CPU,
-                attention_mode=attention_mode,
-                ulysses_degree=ulysses_degree,
+                Loading(device=CPU, attention_mode=attention_mode, ulysses_degree=ulysses_degree),
             )
             for _ in range(max(WIDTHS))
         ]

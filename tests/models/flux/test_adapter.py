@@ -12,6 +12,7 @@ import torch
 from epe.errors import BadRequest
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
+from epe.models.loading import Loading
 from tests.models.flux.drawing import CPU, SIZES, Subject
 from tests.models.trajectories import solo
 
@@ -92,9 +93,9 @@ def _without_guidance(subject: Subject, directory: Path) -> Adapter:
     }[subject.name]
     config = json.loads((directory / file).read_text())
     (directory / file).write_text(json.dumps(config | {key: value}))
-    return load_adapter(subject.name, directory, device=CPU)
+    return load_adapter(subject.name, directory, Loading(device=CPU))
 
 
 def test_a_lane_is_not_split_by_guidance(subject: Subject) -> None:
     with pytest.raises(ValueError, match="cfg_parallel_degree is 2"):
-        load_adapter(subject.name, subject.checkpoint, device=CPU, cfg_parallel_degree=2)
+        load_adapter(subject.name, subject.checkpoint, Loading(device=CPU, cfg_parallel_degree=2))

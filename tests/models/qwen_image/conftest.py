@@ -6,6 +6,7 @@ import pytest
 import torch
 from diffusers import QwenImagePipeline
 
+from epe.models.loading import Loading
 from epe.models.qwen_image.adapter import QwenImageAdapter, load
 from epe.models.qwen_image.tiny import make_tiny
 from tests.models.trajectories import WIDTHS
@@ -32,10 +33,10 @@ def pipeline(tiny_qwen_image: Path) -> QwenImagePipeline:
 @pytest.fixture(scope="session")
 def adapters(tiny_qwen_image: Path) -> list[QwenImageAdapter]:
     """One adapter a rank."""
-    return [load(tiny_qwen_image, device=CPU) for _ in range(max(WIDTHS))]
+    return [load(tiny_qwen_image, Loading(device=CPU)) for _ in range(max(WIDTHS))]
 
 
 @pytest.fixture(scope="session")
 def ulysses(tiny_qwen_image: Path) -> list[QwenImageAdapter]:
     """One adapter a rank, which share their heads: three, so that a lane of two has uneven parts."""
-    return [load(tiny_qwen_image, device=CPU, attention_mode="ulysses") for _ in range(max(WIDTHS))]
+    return [load(tiny_qwen_image, Loading(device=CPU, attention_mode="ulysses")) for _ in range(max(WIDTHS))]

@@ -10,6 +10,7 @@ import torch
 from diffusers import QwenImagePipeline
 
 from epe.errors import BadRequest, BadSetting
+from epe.models.loading import Loading
 from epe.models.qwen_image.adapter import QwenImageAdapter, load
 from tests.models.qwen_image.drawing import LONG, PROMPTS, SHORT, SIZES, make_request
 from tests.models.trajectories import solo
@@ -104,4 +105,4 @@ def test_a_checkpoint_that_takes_the_scale_as_an_input_is_refused(
     file = folder / "transformer" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"guidance_embeds": True}))
     with pytest.raises(BadSetting, match="distilled takes the guidance scale as an input"):
-        load(folder, device=torch.device("cpu"))
+        load(folder, Loading(device=torch.device("cpu")))

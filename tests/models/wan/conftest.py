@@ -6,6 +6,7 @@ import pytest
 import torch
 from diffusers import WanPipeline
 
+from epe.models.loading import Loading
 from epe.models.wan.adapter import WanAdapter, load
 from epe.models.wan.tiny import make_tiny
 from tests.models.trajectories import WIDTHS
@@ -30,11 +31,13 @@ def pipeline(tiny_wan: Path) -> WanPipeline:
 @pytest.fixture(scope="session")
 def adapters(tiny_wan: Path) -> list[WanAdapter]:
     """One adapter a rank."""
-    return [load(tiny_wan, device=torch.device("cpu"), cfg_parallel_degree=2) for _ in range(max(WIDTHS))]
+    return [
+        load(tiny_wan, Loading(device=torch.device("cpu"), cfg_parallel_degree=2)) for _ in range(max(WIDTHS))
+    ]
 
 
 @pytest.fixture(scope="session")
 def ulysses(tiny_wan: Path) -> list[WanAdapter]:
     """One adapter a rank, which share their heads: three, so that a lane of two has uneven parts."""
     cpu = torch.device("cpu")
-    return [load(tiny_wan, device=cpu, attention_mode="ulysses") for _ in range(max(WIDTHS))]
+    return [load(tiny_wan, Loading(device=cpu, attention_mode="ulysses")) for _ in range(max(WIDTHS))]

@@ -12,6 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler, 
 from epe.errors import BadRequest, BadSetting, NonFinite
 from epe.messages import Split
 from epe.models.finite import check_finite
+from epe.models.loading import Loading
 from epe.models.wan.adapter import WanAdapter, load
 from epe.transport.exchange import SoloExchange
 from tests.models.trajectories import advance, solo
@@ -128,7 +129,7 @@ def test_non_finite_history_is_reported_with_its_step(adapters: list[WanAdapter]
 
 
 def test_in_bfloat16_the_vae_stays_in_float32(tiny_wan: Path) -> None:
-    adapter = load(tiny_wan, device=torch.device("cpu"), dtype=torch.bfloat16)
+    adapter = load(tiny_wan, Loading(device=torch.device("cpu"), dtype=torch.bfloat16))
     assert adapter.pipeline.transformer.dtype == torch.bfloat16
     assert adapter.pipeline.vae.dtype == torch.float32
     assert adapter.decode(solo(adapter, make_request(num_steps=1))).std() > 10
@@ -139,7 +140,7 @@ def test_a_checkpoint_of_wan_2_2_is_refused(tiny_wan: Path, tmp_path: Path) -> N
     index = folder / "model_index.json"
     index.write_text(index.read_text().replace('"boundary_ratio": null', '"boundary_ratio": 0.9'))
     with pytest.raises(BadSetting, match=r"newer holds Wan 2\.2"):
-        load(folder, device=torch.device("cpu"))
+        load(folder, Loading(device=torch.device("cpu")))
 
 
 def test_another_scheduler_than_the_one_that_is_proven_is_refused(tiny_wan: Path, tmp_path: Path) -> None:
@@ -150,4 +151,4 @@ def test_another_scheduler_than_the_one_that_is_proven_is_refused(tiny_wan: Path
     with pytest.raises(
         BadSetting, match=r"FlowMatchEulerDiscreteScheduler; .* needs UniPCMultistepScheduler"
     ):
-        load(folder, device=torch.device("cpu"))
+        load(folder, Loading(device=torch.device("cpu")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from diffusers import WanPipeline
 
 from epe.messages import Split
 from epe.models.catalog import load_adapter
+from epe.models.loading import Loading
 from epe.parallel import Plane
 from tests.models.planes import SPLITS, TOLERANCE, Planes
 from tests.models.wan.drawing import SIZES, make_request, of_size
@@ -48,9 +50,9 @@ def test_a_video_that_moves_over_all_planes_at_every_boundary_keeps_its_bits(pla
 
 
 def test_in_bfloat16_a_plane_keeps_in_float32_what_the_whole_model_keeps(tiny_wan: Path) -> None:
-    options = {"device": torch.device("cpu"), "dtype": torch.bfloat16}
-    whole = load_adapter("wan", tiny_wan, **options).pipeline.transformer
-    part = load_adapter("wan", tiny_wan, plane=Plane(1, 2), **options).pipeline.transformer
+    loading = Loading(device=torch.device("cpu"), dtype=torch.bfloat16)
+    whole = load_adapter("wan", tiny_wan, loading).pipeline.transformer
+    part = load_adapter("wan", tiny_wan, replace(loading, plane=Plane(1, 2))).pipeline.transformer
     types = {name: weight.dtype for name, weight in part.named_parameters()}
     assert types == {name: weight.dtype for name, weight in whole.named_parameters()}
     assert set(types.values()) == {torch.float32, torch.bfloat16}

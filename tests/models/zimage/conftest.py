@@ -6,6 +6,7 @@ import pytest
 import torch
 from diffusers import ZImagePipeline
 
+from epe.models.loading import Loading
 from epe.models.zimage.adapter import ZImageAdapter, load
 from tests.models.zimage.drawing import WIDTHS
 from tests.oracle import load_oracle
@@ -21,18 +22,22 @@ def pipeline(tiny_zimage: Path) -> ZImagePipeline:
 @pytest.fixture(scope="session")
 def together(tiny_zimage: Path) -> list[ZImageAdapter]:
     """One adapter a rank; guidance branches as one batch."""
-    return [load(tiny_zimage, device=torch.device("cpu")) for _ in range(max(WIDTHS))]
+    return [load(tiny_zimage, Loading(device=torch.device("cpu"))) for _ in range(max(WIDTHS))]
 
 
 @pytest.fixture(scope="session")
 def apart(tiny_zimage: Path) -> list[ZImageAdapter]:
     """One adapter a rank; each guidance branch alone."""
-    return [load(tiny_zimage, device=torch.device("cpu"), cfg_parallel_degree=2) for _ in range(max(WIDTHS))]
+    return [
+        load(tiny_zimage, Loading(device=torch.device("cpu"), cfg_parallel_degree=2))
+        for _ in range(max(WIDTHS))
+    ]
 
 
 @pytest.fixture(scope="session")
 def by_heads(tiny_zimage: Path) -> list[ZImageAdapter]:
     """One adapter a rank; guidance branches as one batch, and heads shared by the ranks of a lane."""
     return [
-        load(tiny_zimage, device=torch.device("cpu"), attention_mode="ulysses") for _ in range(max(WIDTHS))
+        load(tiny_zimage, Loading(device=torch.device("cpu"), attention_mode="ulysses"))
+        for _ in range(max(WIDTHS))
     ]

@@ -11,6 +11,7 @@ from diffusers import ZImagePipeline
 from epe.errors import BadSetting, StartFailed
 from epe.messages import Split
 from epe.models.catalog import load_adapter
+from epe.models.loading import Loading
 from epe.parallel import Plane
 from epe.transport.exchange import SoloExchange
 from tests.models.planes import SPLITS, TOLERANCE, Planes
@@ -83,12 +84,12 @@ def test_a_model_in_planes_refuses_a_lane_that_does_not_span_them(split: Split, 
 
 def test_more_planes_than_heads_are_refused_with_what_is_possible(tiny_zimage: Path) -> None:
     with pytest.raises(StartFailed, match=r"has 3 heads, which 4 planes cannot share; .* may be 1 to 3"):
-        load_adapter("zimage", tiny_zimage, device=torch.device("cpu"), plane=Plane(0, 4))
+        load_adapter("zimage", tiny_zimage, Loading(device=torch.device("cpu"), plane=Plane(0, 4)))
 
 
 def test_a_family_without_the_axis_refuses_planes(tiny_zimage: Path) -> None:
     with pytest.raises(
         BadSetting, match="flux1 has no such axis; families that have it are zimage, wan"
     ) as caught:
-        load_adapter("flux1", tiny_zimage, device=torch.device("cpu"), plane=Plane(0, 2))
+        load_adapter("flux1", tiny_zimage, Loading(device=torch.device("cpu"), plane=Plane(0, 2)))
     assert caught.value.path == "parallelism.model.tensor_parallel_degree"

@@ -1,0 +1,218 @@
+"""How much faster FlexCache makes real models: random weights at the published sizes, one request of 50 steps alone on
+the device, each setting beside steps without FlexCache. What such a model draws means nothing; nothing is said of it.
+
+    python -m benchmarks.flexcache_speed                      # on CUDA, about four minutes
+    python -m benchmarks.flexcache_speed --tiny --device cpu  # the same program on small models
+
+One JSON object a line, as it goes. Where a plan would follow from a fitted profile its steps are evenly spaced: which
+ones are computed changes no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from benchmarks.flexcache_settings import evenly, pab_of
+from benchmarks.random_pipeline import Factory, make_adapter
+from benchmarks.real_sizes import MODELS
+from epe.cache import CacheRules, find_profile, resolve, supported
+from epe.families import FAMILIES
+from epe.graphs import CudaGraphs, Graphs
+from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer
+from epe.models.capturing import Capturable
+from epe.models.contract import Adapter, State
+from epe.models.reusing import kept_bytes
+from epe.transport.exchange import SoloExchange
+
+NUM_STEPS = 50
+FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
+FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
+
+
+def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
+    """(strategy, its value, plan) of the reference's table, one of each strategy first."""
+    every = [
+        list(_freecache()),
+        list(_published(family)),
+        list(_taylorseer()),
+        list(_meancache()),
+        list(_pab(family)),
+    ]
+    for row in zip_longest(*every):
+        yield from filter(None, row)
+
+
+def _freecache() -> Iterator[tuple[str, float, Reuse]]:
+    for budget in FREE:
+        computed = evenly(budget, NUM_STEPS).computed
+        yield "freecache", budget, Reuse(strategy=FreeCache(fresh_budget=budget), computed=computed, pull=0.5)
+
+
+def _meancache() -> Iterator[tuple[str, float, Reuse]]:
+    for fresh in MEAN:
+        computed, orders = evenly(fresh, NUM_STEPS).computed, (3,) * NUM_STEPS
+        yield (
+            "meancache",
+            fresh,
+            Reuse(strategy=MeanCache(fresh_steps=fresh), computed=computed, orders=orders),
+        )
+
+
+def _taylorseer() -> Iterator[tuple[str, float, Reuse]]:
+    for interval in INTERVALS:
+        strategy = TaylorSeer(fresh_threshold=interval)
+        yield "taylorseer", interval, _resolved(strategy, CacheRules())
+
+
+def _pab(family: str) -> Iterator[tuple[str, float, Reuse]]:
+    rules = CacheRules(attention=FAMILIES[family].attention)
+    for interval in INTERVALS:
+        yield "pab", interval, _resolved(pab_of(interval, NUM_STEPS), rules)
+
+
+def _published(family: str) -> Iterator[tuple[str, float, Reuse]]:
+    """MagCache with the table that is published for the model, if one is."""
+    profile = find_profile(Path("/nowhere"), family)
+    if "magcache" in supported(CacheRules(profile=profile)):
+        reuse = _resolved(MagCache(), CacheRules(profile=profile))
+        yield "magcache", len(reuse.computed), reuse
+
+
+def _resolved(strategy: Strategy, rules: CacheRules) -> Reuse:
+    reuse = resolve(strategy, rules, num_steps=NUM_STEPS)
+    assert reuse is not None
+    return reuse
+
+
+def measure(
+    family: str, *, device: torch.device, tiny: bool, captured: bool, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Stops to begin settings after so many seconds."""
+    begin_s = time.perf_counter()
+    factory = Factory(
+        name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
+    )
+    adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
+    if captured and isinstance(adapter, Capturable):
+        adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
+    begun = adapter.encode(_request(family, tiny=tiny))
+    made_s = time.perf_counter() - begin_s
+    _steps(adapter, begun, reuse=None, count=3)
+    plain = _steps(adapter, begun, reuse=None, count=12)
+    step_s = median(plain)
+    yield {"case": "plain", "family": family, "step_s": step_s, "made_s": round(made_s, 1)}
+    for strategy, value, reuse in settings(family):
+        if time.perf_counter() - begin_s > seconds:
+            yield {"case": "left out", "family": family, "strategy": strategy, "value": value}
+            continue
+        yield {
+            "case": "setting",
+            "family": family,
+            "strategy": strategy,
+            "value": value,
+            "computed": len(reuse.computed),
+            **_whole(adapter, begun, reuse),
+        }
+    yield {"case": "again", "family": family, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
+
+
+def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
+    """A whole request: speed-up against as many plain steps, and a computed step against a plain one. Plain steps
+    before and after it, since a device that has become warm is slower."""
+    before = _steps(adapter, begun, reuse=None, count=2)
+    state, laps = _again(begun, reuse), []
+    most, clock = 0, time.perf_counter()
+    for _ in range(NUM_STEPS):
+        state = adapter.step(state, SoloExchange(), Split())
+        clock, lap = _lap(state, clock)
+        laps.append(lap)
+        most = max(most, kept_bytes(state))
+    after = _steps(adapter, begun, reuse=None, count=2)
+    plain_s = median([*before, *after])
+    fresh = set(reuse.joints or reuse.computed)
+    computed = median(laps[step] for step in fresh)
+    cheap = [lap for step, lap in enumerate(laps) if step not in fresh]
+    return {
+        "speed_up": NUM_STEPS * plain_s / sum(laps),
+        "plain_s": plain_s,
+        "computed_step": computed / plain_s,
+        "reused_step_s": median(cheap),
+        "kept_bytes": most,
+    }
+
+
+def _steps(adapter: Adapter, state: State, *, reuse: Reuse | None, count: int) -> list[float]:
+    state = _again(state, reuse)
+    laps, clock = [], _lap(state, 0.0)[0]
+    for _ in range(count):
+        state = adapter.step(state, SoloExchange(), Split())
+        clock, lap = _lap(state, clock)
+        laps.append(lap)
+    return laps
+
+
+def _lap(state: State, before_s: float) -> tuple[float, float]:
+    """Now, with the device's work done, and the seconds since."""
+    if state.tensors["latents"].is_cuda:
+        torch.cuda.synchronize()
+    now_s = time.perf_counter()
+    return now_s, now_s - before_s
+
+
+def _again(state: State, reuse: Reuse | None) -> State:
+    return State(request=replace(state.request, reuse=reuse), step=0, tensors=state.tensors)
+
+
+def _request(family: str, *, tiny: bool) -> Request:
+    model = MODELS[family]
+    height, width, num_frames = (model.tiny_sizes if tiny else model.sizes)[0]
+    return Request(
+        id=family,
+        prompt="a red cube on a white table, beside a blue ball",
+        negative_prompt=" " if FAMILIES[family].negative_prompt else "",
+        height=height,
+        width=width,
+        num_frames=num_frames,
+        num_steps=NUM_STEPS,
+        guidance_scale=model.guidance_scale,
+        seed=11,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES_MEASURED))
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--captured", action="store_true", help="forward passes are captured and replayed")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of each family; settings after that are left out"
+    )
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    gpu = torch.cuda.get_device_name(0) if device.type == "cuda" else None
+    about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny, "captured": args.captured}
+    print(json.dumps({"case": "machine", **about}), flush=True)
+    for family in args.families:
+        for line in measure(
+            family, device=device, tiny=args.tiny, captured=args.captured, seconds=args.seconds
+        ):
+            print(json.dumps(line), flush=True)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

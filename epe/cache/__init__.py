@@ -1,0 +1,38 @@
+"""FlexCache: which steps of a request are computed, and what stands for the velocities of the others. Pure, no torch.
+
+The velocities that are kept belong to the state of a request, in `models`.
+"""
+
+from epe.cache.profile import FILE, MagTable, Profile, find_profile, read_profile
+from epe.cache.rules import (
+    FEW_STEPS,
+    NAMES,
+    NOTHING_KNOWN,
+    CacheRules,
+    Unsupported,
+    name_of,
+    resolve,
+    supported,
+)
+from epe.cache.schedule import reused_kinds
+from epe.cache.weights import last_uses, num_records, weights
+
+__all__ = [
+    "FEW_STEPS",
+    "FILE",
+    "NAMES",
+    "NOTHING_KNOWN",
+    "CacheRules",
+    "MagTable",
+    "Profile",
+    "Unsupported",
+    "find_profile",
+    "last_uses",
+    "name_of",
+    "num_records",
+    "read_profile",
+    "resolve",
+    "reused_kinds",
+    "supported",
+    "weights",
+]

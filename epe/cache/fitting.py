@@ -1,0 +1,52 @@
+"""From whole trajectories to a profile: what was measured of each, and the numbers made of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from epe.cache.products import gram_rows
+from epe.cache.profile import Profile
+
+_DEGREE = 4
+
+
+class Trajectory(Struct, frozen=True, kw_only=True):
+    """One request, every step of it computed: the inner products of the velocities of every two steps, and for each
+    step but the first by how much latents and velocity have changed since the step before, in parts of their size."""
+
+    products: np.ndarray
+    latents_change: tuple[float, ...]
+    velocity_change: tuple[float, ...]
+
+
+def fit(
+    trajectories: Sequence[Trajectory], *, sigmas: tuple[float, ...], model: str, family: str, source: str
+) -> Profile:
+    """The profile of trajectories over the same noise levels; `rho` is still to be chosen."""
+    return Profile(
+        model=model,
+        family=family,
+        source=source,
+        sigmas=sigmas,
+        gram=gram_rows(np.mean([_in_parts(each.products, sigmas) for each in trajectories], axis=0)),
+        tea=_polynomial(trajectories),
+    )
+
+
+def _in_parts(products: np.ndarray, sigmas: tuple[float, ...]) -> np.ndarray:
+    """Of the squared length of the way that the steps make together."""
+    lengths = np.diff(sigmas)
+    return np.asarray(products / (lengths @ products @ lengths))
+
+
+def _polynomial(trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
+    """Least squares over all steps of all trajectories, each in parts of the change that it should give, so that the
+    many small changes count as much as the few large ones."""
+    given = np.concatenate([each.latents_change for each in trajectories])
+    wanted = np.concatenate([each.velocity_change for each in trajectories])
+    degree = min(_DEGREE, len(set(given.tolist())) - 1)
+    fitted = np.polyfit(given, wanted, degree, w=1 / np.maximum(wanted, 1e-3))
+    return tuple(float(f"{value:.9g}") for value in fitted)

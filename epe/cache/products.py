@@ -1,0 +1,47 @@
+"""The inner products of a model's velocities, as a profile has them, for any number of steps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from epe.cache.profile import Profile
+
+
+@lru_cache(maxsize=64)
+def products_at(profile: Profile, num_steps: int) -> tuple[tuple[float, ...], np.ndarray]:
+    """Noise levels before each step and after the last, and the products (steps, steps). Where the profile has another
+    number of steps, straight lines lead between its like ones."""
+    known, products = profile.num_steps, _whole(profile)
+    if num_steps == known:
+        return profile.sigmas, products
+    places = np.linspace(0, known - 1, num_steps) if num_steps > 1 else np.zeros(1)
+    below = np.minimum(places.astype(int), known - 2)
+    mix = np.zeros((num_steps, known))
+    mix[np.arange(num_steps), below] = below + 1 - places
+    mix[np.arange(num_steps), below + 1] += places - below
+    levels = np.linspace(0, known, num_steps + 1)
+    sigmas = np.interp(levels, np.arange(known + 1), profile.sigmas)
+    return tuple(sigmas.tolist()), mix @ products @ mix.T
+
+
+def length_ratios(profile: Profile, num_steps: int) -> tuple[float, ...]:
+    """How long each step's velocity is, by that of the step before; 1 for the first."""
+    lengths = np.sqrt(np.diag(products_at(profile, num_steps)[1]))
+    return (1.0, *(lengths[1:] / lengths[:-1]).tolist())
+
+
+def gram_rows(products: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """The rows of a profile, up to the diagonal, with seven digits."""
+    return tuple(
+        tuple(float(f"{value:.7g}") for value in row[: step + 1])
+        for step, row in enumerate(products.tolist())
+    )
+
+
+def _whole(profile: Profile) -> np.ndarray:
+    whole = np.zeros((profile.num_steps, profile.num_steps))
+    for step, row in enumerate(profile.gram):
+        whole[step, : step + 1] = whole[: step + 1, step] = row
+    return whole

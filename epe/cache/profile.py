@@ -1,0 +1,104 @@
+"""What is known of a model for FlexCache: published tables, or what `epe cache fit` has measured. Data alone, which
+`products` calculates with: commands read flags before they load numpy.
+
+A profile belongs to a checkpoint: a fitted one lies in its folder, published ones in this room.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from epe.errors import BadSetting
+
+FILE = "flexcache.json"
+_PUBLISHED = Path(__file__).parent / "profiles"
+
+
+class MagTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long each step's velocity is, measured by that of the step before (the first: 1), and MagCache's values."""
+
+    ratios: tuple[float, ...]
+    threshold: float
+    max_skip_steps: int
+    retention_ratio: float
+
+
+class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model; `source` says where the numbers come from.
+
+    `sigmas` are the noise levels of the trajectories measured, after the last step too. `gram` has, row by row up to
+    the diagonal, the mean over trajectories of the inner products of the velocities of every two steps, in parts of the
+    squared length of the whole way from noise to picture. `tea` is the polynomial of the change of the velocity by that
+    of the latents, highest power first. `rho` says how far errors of different steps add up (0: not, 1: in full).
+    """
+
+    model: str
+    family: str
+    source: str
+    sigmas: tuple[float, ...] = ()
+    gram: tuple[tuple[float, ...], ...] = ()
+    rho: float = 1.0
+    mag: MagTable | None = None
+    tea: tuple[float, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.gram)
+
+    def mag_table(self, num_steps: int) -> MagTable | None:
+        """MagCache's table for a number of steps: the published one, each step as the next one of its steps; else the
+        lengths of the velocities measured."""
+        if self.mag is not None:
+            places = _nearest(len(self.mag.ratios), num_steps)
+            return msgspec.structs.replace(self.mag, ratios=tuple(self.mag.ratios[place] for place in places))
+        if not self.gram:
+            return None
+
+        from epe.cache.products import length_ratios
+
+        ratios = length_ratios(self, num_steps)
+        return MagTable(ratios=ratios, threshold=0.06, max_skip_steps=3, retention_ratio=0.2)
+
+
+def _nearest(num_known: int, num_steps: int) -> list[int]:
+    if num_steps == 1:
+        return [num_known - 1]
+    return [round(step * (num_known - 1) / (num_steps - 1)) for step in range(num_steps)]
+
+
+@lru_cache(maxsize=64)
+def find_profile(folder: Path, family: str) -> Profile | None:
+    """The profile of a checkpoint: that in its folder, else the published one of its family. Raises `BadSetting` for
+    one that cannot be read or is of another family."""
+    for file in (folder / FILE, _PUBLISHED / f"{family}.json"):
+        if file.is_file():
+            return read_profile(file, family)
+    return None
+
+
+def read_profile(file: Path, family: str) -> Profile:
+    """Raises `BadSetting` for a file that is no profile of `family`."""
+    try:
+        profile = msgspec.json.decode(file.read_bytes(), type=Profile)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadSetting(f"{file} is no profile of FlexCache: {error}; fit it anew or remove it") from error
+    if profile.family != family:
+        raise BadSetting(f"{file} is a profile of family {profile.family}, not {family}")
+    if problem := _problem(profile):
+        raise BadSetting(f"{file} is no profile of FlexCache: {problem}; fit it anew or remove it")
+    return profile
+
+
+def _problem(profile: Profile) -> str | None:
+    if any(len(row) != step + 1 for step, row in enumerate(profile.gram)):
+        return "the rows of gram are not those of a triangle"
+    if profile.gram and (len(profile.sigmas) != profile.num_steps + 1 or profile.num_steps < 2):
+        return f"gram has {profile.num_steps} steps, and sigmas {len(profile.sigmas)} levels (one more are needed)"
+    falling = all(later < earlier for earlier, later in pairwise(profile.sigmas))
+    return None if falling and all(map(math.isfinite, profile.sigmas)) else "sigmas do not fall"

@@ -1,0 +1,141 @@
+"""FlexCache in words: which strategy a request asks for, and what was made of it when the request was taken."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from epe.families import AttentionKind
+
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Above0 = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class _Strategy(Struct, frozen=True, kw_only=True, tag_field="strategy", forbid_unknown_fields=True):
+    """The first `warmup_steps` and the last `cooldown_steps` are always computed. Of a request of few steps nothing is
+    skipped unless `few_steps` asks for it. None is the profile's value."""
+
+    warmup_steps: Count = 1
+    cooldown_steps: Count = 1
+    few_steps: bool = False
+
+
+class NoCache(
+    Struct, frozen=True, kw_only=True, tag_field="strategy", tag="none", forbid_unknown_fields=True
+):
+    """Every step is computed, whatever the stage's default is."""
+
+
+class MagCache(_Strategy, frozen=True, kw_only=True, tag="magcache", forbid_unknown_fields=True):
+    """Holds the last velocity while the ratios of their lengths stay near 1 (Ma et al., 2025): at most `max_skip_steps`
+    in a row, the sum of their errors up to `threshold`, none in the first `retention_ratio` of the steps."""
+
+    threshold: Above0 | None = None
+    max_skip_steps: Positive | None = None
+    retention_ratio: Share | None = None
+
+
+class MeanCache(_Strategy, frozen=True, kw_only=True, tag="meancache", forbid_unknown_fields=True):
+    """Computes `fresh_steps` steps, chosen for the model; between them the mean velocity of a window leads on."""
+
+    fresh_steps: Positive = 25
+
+
+class TeaCache(_Strategy, frozen=True, kw_only=True, tag="teacache", forbid_unknown_fields=True):
+    """Holds the last velocity until the change of the model's input, by a polynomial of five `coefficients` (highest
+    power first) that of its output, has summed up to `threshold` (Liu et al., 2025). Decided step by step."""
+
+    threshold: Above0 = 0.2
+    coefficients: Annotated[tuple[float, ...], Meta(min_length=1, max_length=5)] | None = None
+
+
+class TaylorSeer(_Strategy, frozen=True, kw_only=True, tag="taylorseer", forbid_unknown_fields=True):
+    """Computes the first `first_enhance` steps and then every `fresh_threshold`-th; between them a Taylor series of
+    `max_order` in the number of steps leads on (Liu et al., 2025)."""
+
+    fresh_threshold: Positive = 3
+    max_order: Annotated[int, Meta(ge=0, le=4)] = 1
+    first_enhance: Count = 3
+
+
+class FreeCache(_Strategy, frozen=True, kw_only=True, tag="freecache", forbid_unknown_fields=True):
+    """Computes at most `fresh_budget` steps, those whose absence the model's profile says to cost most."""
+
+    fresh_budget: Positive = 25
+
+
+class Pab(_Strategy, frozen=True, kw_only=True, tag="pab", forbid_unknown_fields=True):
+    """Pyramid attention broadcast (Zhao et al., 2024): of `self_interval` steps in a row, within the window between
+    warm-up and cool-down, the first computes self-attention and the others use what it gave; `cross_interval` likewise
+    where text is attended to alone, `joint_interval` where text and picture are attended to together."""
+
+    self_interval: Positive = 2
+    cross_interval: Positive = 3
+    joint_interval: Positive = 2
+
+
+Strategy = NoCache | MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache | Pab
+StrategyName = Literal["magcache", "meancache", "teacache", "taylorseer", "freecache", "pab"]
+ActiveStrategy = MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache | Pab
+
+
+class Reuse(Struct, frozen=True, kw_only=True):
+    """A strategy with all its values, and the steps that are `computed`, ascending; the velocities of the others are
+    combinations of those before (`epe.cache.weights`).
+
+    `orders` are MeanCache's windows by step, `pull` is FreeCache's coefficient. TeaCache knows only the steps that it
+    computes in any case. PAB computes something of every step, and uses what lies within a lease: one may begin only at
+    its `joints`, where attention of every kind is computed (none: at every step), and `kinds` are those that
+    the model has.
+    """
+
+    strategy: ActiveStrategy
+    computed: tuple[int, ...]
+    orders: tuple[int, ...] = ()
+    pull: float = 0.0
+    joints: tuple[int, ...] = ()
+    kinds: tuple[AttentionKind, ...] = ()
+
+    @property
+    def is_static(self) -> bool:
+        """Whether `computed` is the whole truth; if not, steps are decided on when they are reached."""
+        return not isinstance(self.strategy, TeaCache)
+
+    @property
+    def is_drawn_alone(self) -> bool:
+        """Whether others can never be sure to compute the same at each step, so that no batch can hold it."""
+        return isinstance(self.strategy, TeaCache | Pab)
+
+    @property
+    def has_usual_steps(self) -> bool:
+        """Whether a computed step takes what one without FlexCache takes."""
+        return not isinstance(self.strategy, Pab)
+
+    def computes(self, step: int) -> bool:
+        """Whether a step is computed in any case."""
+        place = bisect_left(self.computed, step)
+        return place < len(self.computed) and self.computed[place] == step
+
+    def may_end(self, step: int, num_steps: int) -> bool:
+        """Whether a lease may end before `step`."""
+        return not self.joints or step == num_steps or step in self.joints
+
+    def end_of(self, first_step: int, num_computed: int, *, num_steps: int) -> int:
+        """The step before which `num_computed` from `first_step` on are done, and those after them that are free."""
+        if not self.is_static:
+            return min(first_step + num_computed, num_steps)
+        if self.joints:
+            later = bisect_left(self.joints, first_step + num_computed)
+            return self.joints[later] if later < len(self.joints) else num_steps
+        later = bisect_left(self.computed, first_step) + num_computed
+        return self.computed[later] if later < len(self.computed) else num_steps
+
+    def num_computed(self, first_step: int, end_step: int) -> int:
+        """Steps from `first_step` to before `end_step` that cost what a step costs: at most, where it is not static."""
+        if not self.is_static:
+            return end_step - first_step
+        return bisect_left(self.computed, end_step) - bisect_left(self.computed, first_step)

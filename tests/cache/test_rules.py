@@ -1,0 +1,244 @@
+"""Which steps a request computes, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epe.cache import CacheRules, Profile, Unsupported, find_profile, resolve, reused_kinds, supported
+from epe.cache.choosing import free_choices
+from epe.cache.products import products_at
+from epe.messages import (
+    FreeCache,
+    MagCache,
+    MeanCache,
+    NoCache,
+    Pab,
+    Reuse,
+    Strategy,
+    TaylorSeer,
+    TeaCache,
+)
+from tests.cache.profiles import made_up
+
+FITTED = CacheRules(profile=made_up())
+EVERY = (MagCache(), MeanCache(fresh_steps=10), TeaCache(), TaylorSeer(), FreeCache(fresh_budget=10))
+
+
+def computed(strategy: Strategy, rules: CacheRules = FITTED, *, num_steps: int = 20) -> tuple[int, ...]:
+    reuse = resolve(strategy, rules, num_steps=num_steps)
+    assert reuse is not None
+    return reuse.computed
+
+
+@pytest.mark.parametrize("strategy", EVERY, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("num_steps", [9, 20, 50])
+def test_first_and_last_steps_are_computed_unless_asked_otherwise(strategy: Strategy, num_steps: int) -> None:
+    steps = computed(type(strategy)(**_small(strategy)), num_steps=num_steps)
+    assert steps[0] == 0
+    assert steps[-1] == num_steps - 1
+    assert list(steps) == sorted(set(steps))
+
+
+def _small(strategy: Strategy) -> dict[str, int]:
+    names = {FreeCache: "fresh_budget", MeanCache: "fresh_steps"}
+    return {names[type(strategy)]: 6} if type(strategy) in names else {}
+
+
+@pytest.mark.parametrize("strategy", EVERY, ids=lambda each: type(each).__name__)
+def test_a_request_of_few_steps_skips_nothing_by_default(strategy: Strategy) -> None:
+    assert computed(strategy, num_steps=8) == tuple(range(8))
+
+
+def test_few_steps_are_skipped_where_that_is_asked_for() -> None:
+    assert len(computed(FreeCache(fresh_budget=4, few_steps=True), num_steps=8)) == 4
+
+
+def test_a_warm_up_and_a_cool_down_are_computed() -> None:
+    steps = computed(TaylorSeer(fresh_threshold=4, first_enhance=0, warmup_steps=5, cooldown_steps=3))
+    assert {*range(5), 17, 18, 19} <= set(steps)
+    assert len(steps) < 20
+
+
+def test_the_last_step_is_skipped_when_that_is_asked_for() -> None:
+    steps = computed(TaylorSeer(fresh_threshold=7, first_enhance=0, cooldown_steps=0))
+    assert steps == (0, 7, 14)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    num_steps=st.integers(9, 30), warmup=st.integers(0, 3), cooldown=st.integers(0, 3), seed=st.integers(0, 3)
+)
+def test_freecache_has_a_plan_for_every_budget_and_a_larger_one_never_fits_worse(
+    num_steps: int, warmup: int, cooldown: int, seed: int
+) -> None:
+    always = frozenset({0, *range(warmup), *range(num_steps - cooldown, num_steps)})
+    choices = free_choices(made_up(seed=seed), num_steps, always)
+    assert len(choices) == num_steps
+    for budget, (steps, _, error) in enumerate(choices, start=1):
+        assert always <= set(steps)
+        assert len(steps) <= max(budget, len(always))
+        assert error <= choices[budget - 2][2] or budget == 1
+    assert choices[-1][2] == pytest.approx(0, abs=1e-9)
+
+
+def test_freecache_fits_better_than_even_steps_that_hold() -> None:
+    from epe.cache.choosing import Errors
+
+    errors = Errors(made_up(), 20)
+    choices = free_choices(made_up(), 20, frozenset({0, 19}))
+    for budget in (4, 7, 10):
+        even = tuple(sorted({round(place * 19 / (budget - 1)) for place in range(budget)}))
+        assert choices[budget - 1][2] < errors.of_lines(even, 0.0) / 2
+
+
+def test_meancache_computes_as_many_steps_as_were_asked_for() -> None:
+    for fresh in (2, 5, 13, 20):
+        reuse = resolve(MeanCache(fresh_steps=fresh), FITTED, num_steps=20)
+        assert reuse is not None
+        assert len(reuse.computed) == fresh
+        assert all(1 <= order <= 6 for order in reuse.orders)
+
+
+def test_magcache_waits_for_its_retention_and_is_bounded_by_its_longest_skip() -> None:
+    steps = computed(MagCache(threshold=99.0, max_skip_steps=3, retention_ratio=0.3))
+    assert steps == (0, 1, 2, 3, 4, 5, 9, 13, 17, 19)
+
+
+def test_magcache_computes_more_where_its_threshold_is_lower() -> None:
+    counts = [len(computed(MagCache(threshold=value, max_skip_steps=9))) for value in (0.01, 0.05, 0.2, 1.0)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
+
+
+def test_there_is_no_cliff_between_one_threshold_and_the_next() -> None:
+    """The error grows with the threshold, within bounds and not at a leap. (For FreeCache it never falls: above.)"""
+    from epe.cache.choosing import Errors
+
+    errors = Errors(made_up(), 20)
+    sweep = [computed(MagCache(threshold=0.02 * 1.2**power, max_skip_steps=4)) for power in range(20)]
+    found = [errors.of_lines(steps, 0.0) for steps in sweep]
+    assert len(sweep[-1]) < len(sweep[0])
+    assert max(found) < 0.02, "in parts of the way from noise to picture"
+    assert all(later < 5 * earlier for earlier, later in pairwise(found))
+    assert found[-1] > 5 * found[0]
+
+
+def test_published_tables_are_read_and_named(tmp_path: Path) -> None:
+    for family, num_steps in (("flux1", 28), ("qwen-image", 50), ("wan", 50)):
+        profile = find_profile(tmp_path, family)
+        assert profile is not None
+        assert profile.mag is not None
+        assert len(profile.mag.ratios) == num_steps
+        assert "github.com" in profile.source
+        assert supported(CacheRules(profile=profile)) == ("magcache", "taylorseer")
+        assert len(computed(MagCache(), CacheRules(profile=profile), num_steps=40)) < 40
+
+
+def test_what_is_not_known_of_a_model_is_refused_and_what_is_supported_said() -> None:
+    for strategy in (MagCache(), MeanCache(fresh_steps=10), TeaCache(), FreeCache(fresh_budget=10)):
+        with pytest.raises(Unsupported, match="supported are taylorseer; `epe cache fit --strategy"):
+            resolve(strategy, CacheRules(), num_steps=20)
+    assert resolve(TaylorSeer(), CacheRules(), num_steps=20) is not None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (FreeCache(fresh_budget=21), "more than the 20 steps"),
+        (MeanCache(fresh_steps=1), "less than the 2 steps that are always computed"),
+        (FreeCache(fresh_budget=4, warmup_steps=3, cooldown_steps=3), "lower warmup_steps"),
+    ],
+)
+def test_a_budget_that_cannot_be_kept_is_refused(strategy: Strategy, message: str) -> None:
+    with pytest.raises(Unsupported, match=message):
+        resolve(strategy, FITTED, num_steps=20)
+
+
+def test_what_would_take_too_long_to_plan_is_refused() -> None:
+    for strategy in (FreeCache(fresh_budget=50), MeanCache(fresh_steps=50)):
+        with pytest.raises(Unsupported, match="plans up to 100 steps; 101 are too many"):
+            resolve(strategy, FITTED, num_steps=101)
+
+
+def test_a_service_limits_what_requests_may_have() -> None:
+    strict = CacheRules(profile=made_up(), allowed=("taylorseer",), least_computed=0.5, max_bytes=2**20)
+    with pytest.raises(Unsupported, match="not allowed by this service; allowed are taylorseer"):
+        resolve(MagCache(), strict, num_steps=20)
+    with pytest.raises(Unsupported, match="computes at least 10"):
+        resolve(TaylorSeer(fresh_threshold=4), strict, num_steps=20)
+    with pytest.raises(Unsupported, match=r"keep 2 MiB of this request; allowed are 1"):
+        resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, record_bytes=2**20)
+    assert resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, record_bytes=2**19) is not None
+
+
+def test_a_default_is_for_who_asks_for_nothing_and_none_means_none() -> None:
+    rules = CacheRules(profile=made_up(), default=FreeCache(fresh_budget=12))
+    reuse = resolve(None, rules, num_steps=20)
+    assert reuse is not None
+    assert len(reuse.computed) == 12
+    assert resolve(NoCache(), rules, num_steps=20) is None
+    assert resolve(None, rules, num_steps=10) is None, "a default that does not fit is nobody's wish"
+    assert resolve(None, CacheRules(), num_steps=20) is None
+
+
+def test_attention_is_used_again_only_within_its_window() -> None:
+    rules = CacheRules(attention=("self", "cross"))
+    pab = Pab(self_interval=2, cross_interval=3, warmup_steps=4, cooldown_steps=5)
+    reuse = resolve(pab, rules, num_steps=20)
+    assert reuse is not None
+    assert reuse.computed == tuple(range(20))
+    kinds = [reused_kinds(pab, step, 20, kinds=reuse.kinds) for step in range(20)]
+    assert all(not each for each in [*kinds[:5], *kinds[15:]])
+    assert kinds[5] == {"self", "cross"}
+    assert kinds[6] == {"cross"}
+    assert kinds[7] == {"self"}
+    assert reuse.joints == (0, 1, 2, 3, 4, 10, 15, 16, 17, 18, 19)
+    assert reuse.end_of(4, 1, num_steps=20) == 10
+    with pytest.raises(Unsupported, match="more than attention"):
+        resolve(pab, CacheRules(), num_steps=20)
+
+
+def test_steps_of_a_lease_are_counted_by_what_they_cost() -> None:
+    reuse = Reuse(strategy=MagCache(), computed=(0, 1, 4, 7))
+    assert reuse.num_computed(0, 10) == 4
+    assert reuse.num_computed(2, 4) == 0
+    assert reuse.end_of(0, 1, num_steps=10) == 1
+    assert reuse.end_of(1, 1, num_steps=10) == 4
+    assert reuse.end_of(1, 2, num_steps=10) == 7
+    assert reuse.end_of(4, 9, num_steps=10) == 10
+
+
+def test_a_profile_of_another_number_of_steps_is_one_between_its_steps() -> None:
+    profile = made_up(num_steps=20)
+    sigmas, products = products_at(profile, 39)
+    assert len(sigmas) == 40
+    assert products[::2, ::2] == pytest.approx(products_at(profile, 20)[1])
+
+
+def test_profiles_that_are_none_are_refused_with_the_reason(tmp_path: Path) -> None:
+    import msgspec
+    from msgspec.structs import replace
+
+    from epe.cache import read_profile
+    from epe.errors import BadSetting
+
+    good: Profile = made_up()
+    file = tmp_path / "flexcache.json"
+    spoilt = {
+        "family wan, not zimage": replace(good, family="wan"),
+        "rows of gram": replace(good, gram=good.gram[1:]),
+        "sigmas do not fall": replace(good, sigmas=tuple(reversed(good.sigmas))),
+        "20 steps, and sigmas 20 levels": replace(good, sigmas=good.sigmas[1:]),
+    }
+    for reason, profile in spoilt.items():
+        file.write_bytes(msgspec.json.encode(profile))
+        with pytest.raises(BadSetting, match=reason if "family" not in reason else "a profile of family wan"):
+            read_profile(file, "zimage")
+    file.write_text("{")
+    with pytest.raises(BadSetting, match="no profile of FlexCache"):
+        read_profile(file, "zimage")

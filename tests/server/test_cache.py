@@ -1,0 +1,61 @@
+"""What clients ask of FlexCache and what they are told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from epe.cache import CacheRules
+from epe.messages import FreeCache, TaylorSeer
+from tests.cache.profiles import made_up
+
+PATH = "/v1/images/generations"
+
+
+async def post(client: ClientSession, **body: Any) -> tuple[int, dict[str, Any]]:
+    async with client.post(PATH, json={"prompt": "a cube", **body}) as response:
+        return response.status, await response.json()
+
+
+async def test_a_strategy_becomes_the_plan_of_each_picture(client, engine):
+    status, _ = await post(client, num_inference_steps=20, n=2, cache={"strategy": "taylorseer"})
+    assert status == 200
+    for request in engine.submitted:
+        assert request.reuse.strategy == TaylorSeer()
+        assert len(request.reuse.computed) < 20
+
+
+async def test_without_one_the_stages_default_counts_and_none_is_none(serving, engine):
+    rules = CacheRules(profile=made_up(), default=FreeCache(fresh_budget=9))
+    async with serving(cache_rules=rules) as client:
+        for cache in ({}, {"cache": {"strategy": "none"}}):
+            await post(client, num_inference_steps=20, **cache)
+    first, second = engine.submitted
+    assert len(first.reuse.computed) == 9
+    assert second.reuse is None
+
+
+@pytest.mark.parametrize(
+    ("cache", "message"),
+    [
+        ({"strategy": "magic"}, "cache.strategy: invalid value 'magic'; allowed are none, magcache"),
+        ({}, "cache.strategy is missing"),
+        ({"strategy": "magcache", "tresh": 1}, "cache: field tresh is not known there"),
+        ({"strategy": "magcache", "threshold": -1}, "cache.threshold is not allowed: expected float > 0.0"),
+        ({"strategy": "magcache"}, "supported are taylorseer"),
+        ("magcache", "expected object"),
+    ],
+)
+async def test_what_cannot_be_had_is_a_400_that_says_why(client, engine, cache, message):
+    status, reply = await post(client, num_inference_steps=20, cache=cache)
+    assert (status, reply["error"]["param"]) == (400, "cache")
+    assert message in reply["error"]["message"]
+    assert not engine.submitted
+
+
+async def test_few_steps_skip_nothing(client, engine):
+    await post(client, num_inference_steps=8, cache={"strategy": "taylorseer"})
+    (request,) = engine.submitted
+    assert request.reuse.computed == tuple(range(8))

@@ -13,6 +13,7 @@ from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import OutputFormat, Request, Split
+from epe.parallel.products import keep_products_whole
 from epe.transport.exchange import SoloExchange
 from tests.graphs.tape import TapeDevice
 from tests.oracle import draw
@@ -102,6 +103,7 @@ class Diffusers:
             self._pipeline.transformer.compile_repeated_blocks(fullgraph=True, backend=bench.backend)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
+        _set_products(whole=False)
         num_done = 0
 
         def count() -> None:
@@ -131,6 +133,7 @@ class Ours:
             self._adapter.use_graphs(self._graphs)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
+        _set_products(whole=True)
         state = self._adapter.encode(request)
         for step in range(request.num_steps):
             state = self._adapter.step(state, SoloExchange(), Split())
@@ -148,6 +151,17 @@ class Ours:
             "refused": counts.num_refused,
             "mib": counts.num_bytes // 2**20,
         }
+
+
+def _set_products(*, whole: bool) -> None:
+    """Of this process from here on: as a rank has them, or as torch has them by itself."""
+    if not torch.cuda.is_available():
+        return
+    if whole:
+        keep_products_whole()
+    else:
+        torch.backends.cuda.preferred_blas_library("default")
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (True, True)
 
 
 ENTRANTS: dict[str, Callable[[Bench], Entrant]] = {

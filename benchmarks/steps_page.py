@@ -47,9 +47,10 @@ def page(lines: Iterable[Line]) -> str:
             "",
             "## Bits and memory",
             "",
-            "Of each column: whether all rounds gave the expected latents, bit for bit, else the largest difference and "
-            "the largest value. Expected are, of diffusers' and our own as they are, those of diffusers as it is; of "
-            "captured and compiled steps those of our own as they are. Graphs: device memory of all captured passes of the family so far.",
+            "Of each column: whether all rounds gave the expected latents, bit for bit, else the largest difference "
+            "and the largest value. Expected are, of diffusers' and our own as they are, those of diffusers as it is; "
+            "of captured and compiled steps those of our own as they are. Graphs: device memory of all captured passes "
+            "of the family so far.",
             "",
             *_bits(cases),
         ]

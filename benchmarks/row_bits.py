@@ -22,9 +22,10 @@ from statistics import median
 from benchmarks.blas import BLAS
 from benchmarks.place import Case, Clock, Place, Setting, advance
 from benchmarks.real_sizes import MODELS, Model, Size
-from benchmarks.row_probe import Line, RowProbe
+from benchmarks.row_probe import WIDTHS, Line, RowProbe
 from epe.messages import Split
 from epe.models.contract import Adapter
+from epe.parallel.products import unlike_widths
 from epe.transport.exchange import SoloExchange
 from tests.world import RankContext
 
@@ -38,6 +39,7 @@ def measure(setting: Setting, *, families: list[str]) -> Iterator[Line]:
         place = Place(context, setting, Case(family=family), kind="row bits")
         factory = place.factory(shared=False, shallow=True)
         adapter = place.adapter_around(factory.pipeline(factory.weights()))
+        yield {"blas": setting.blas, "family": family, "size": "", **_trial(place, adapter)}
         for sides in _sizes(MODELS[family], tiny=setting.tiny):
             described = {"blas": setting.blas, "family": family, "size": "x".join(map(str, sides))}
             for line in _of_size(place, adapter, sides):
@@ -49,6 +51,18 @@ def _sizes(model: Model, *, tiny: bool) -> tuple[Size, ...]:
     height, width, frames = model.sizes[0]
     halves = (height // 2, width // 2, frames)
     return model.tiny_sizes if tiny else (*model.sizes, halves, *model.tiny_sizes)
+
+
+def _trial(place: Place, adapter: Adapter) -> Line:
+    """What a rank that starts finds, and how long it takes to."""
+    height, width, frames = MODELS[place.family.name].sizes[0]
+    tokens = place.family.num_tokens(height=height // 2, width=width // 2, num_frames=frames)
+    clock = Clock(place.device)
+    found = unlike_widths(
+        adapter.pipeline.transformer, row_counts=(tokens, place.family.max_text_tokens), widths=WIDTHS
+    )
+    clock.lap()
+    return {"operation": "trial", "unlike": found, "ms": round(1e3 * clock.laps_s[0], 1)}
 
 
 def _of_size(place: Place, adapter: Adapter, sides: Size) -> Iterator[Line]:

@@ -10,7 +10,8 @@ from epe.actors.core import Actor
 from epe.actors.directory import Directory
 from epe.actors.outcome import failure_of
 from epe.errors import Overloaded
-from epe.messages import Artifact, Decoded, Encoded, Received, Stage
+from epe.messages import Artifact, Decoded, Encoded, Offered, Received, Stage
+from epe.transport import shared
 from epe.transport.link import Parcel
 
 # Pixels (frames, height, width, 3) and their message to an artifact; may take long, so it runs elsewhere.
@@ -31,16 +32,26 @@ class Postprocess(Actor):
         self.run_elsewhere = run_elsewhere
         self.tasks: set[asyncio.Task[None]] = set()
 
-    async def receive(self, message: object) -> None:
+    async def receive(self, message: object) -> bool | None:
         match message:
             case Parcel(message=Decoded() as decoded, tensors=(pixels,)):
-                task = asyncio.get_running_loop().create_task(self._finish(decoded, pixels))
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
+                self._begin(decoded, pixels)
+            case Offered(decoded=decoded, pixels=note):
+                try:
+                    self._begin(decoded, shared.take(note))
+                except OSError:
+                    return False  # They are on another host.
+                return True
+        return None
 
     async def stopped(self, reason: str) -> None:
         for task in self.tasks:
             task.cancel()
+
+    def _begin(self, decoded: Decoded, pixels: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(decoded, pixels))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _finish(self, decoded: Decoded, pixels: Any) -> None:
         await self._tell(self.directory.planner, Received(request_id=decoded.request_id))

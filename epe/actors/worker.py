@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from epe.actors.core import Actor, Down
+from epe.actors.core import Actor, Down, Ref
 from epe.actors.directory import Directory
+from epe.errors import EpeError
 from epe.messages import (
     Abandon,
     Checkpoint,
+    Decoded,
     Drop,
     Fetch,
     Lane,
     Lease,
     LeaseDone,
     LeaseFailed,
+    Offered,
     Palette,
     RankReady,
     Stop,
     Transfer,
 )
 from epe.telemetry.log import get_logger
+from epe.transport import shared
 from epe.transport.link import Parcel
 
 log = get_logger("worker")
@@ -108,6 +113,8 @@ class Worker(Actor):
         # uvloop counts its own time in milliseconds, which is as long as a move may take.
         self.clock = clock or asyncio.get_running_loop().time
         self._move_s: dict[int, float] = {}
+        # With another process; tried until it is known not to be on this host.
+        self._shares_memory = directory.nodes[rank] != directory.leader and shared.IS_POSSIBLE
 
     async def started(self) -> None:
         self.watch(self.directory.planner)
@@ -171,7 +178,7 @@ class Worker(Actor):
         # The report goes before the picture: the planner can use the ranks while that is still on its way.
         await self._tell(report, lease, outcome.state)
         if outcome.decoded is not None:
-            self.ref(self.directory.postprocess).tell(outcome.decoded)
+            await self._hand_over(outcome.decoded)
         if outcome.fatal:
             self._stop(Ending(f"lease {lease.seq} left the device unusable", orderly=False))
 
@@ -183,6 +190,26 @@ class Worker(Actor):
         parcel = await self.device.pack(state, whole=lease.checkpoint == "whole")
         checkpoint = Checkpoint(seq=lease.seq, header=parcel.message, report=report)
         self.ref(self.directory.checkpoints).tell(Parcel(checkpoint, parcel.tensors))
+
+    async def _hand_over(self, decoded: Parcel) -> None:
+        """Large pixels lie in memory that the leader maps, where it can; else they travel."""
+        postprocess, (pixels,) = self.ref(self.directory.postprocess), decoded.tensors
+        if self._shares_memory and getattr(pixels, "nbytes", 0) > shared.SMALL_BYTES:
+            self._shares_memory = await self._is_taken(decoded.message, pixels, postprocess)
+            if self._shares_memory:
+                return
+        postprocess.tell(decoded)
+
+    async def _is_taken(self, decoded: Decoded, pixels: Any, postprocess: Ref) -> bool:
+        try:
+            with closing(await asyncio.to_thread(shared.Offer, pixels)) as offer:
+                taken = await postprocess.ask(
+                    Offered(decoded=decoded, pixels=offer.note), timeout_s=self.fetch_timeout_s
+                )
+        except (OSError, EpeError) as error:
+            log.warning("pixels.not_shared", rank=self.rank, request=decoded.request_id, reason=str(error))
+            return False
+        return bool(taken)
 
     def _log_ended(self, lease: Lease, report: LeaseDone | LeaseFailed) -> None:
         times: dict[str, float] = {}

@@ -230,4 +230,4 @@ def _decoded(lease: Lease, work: Work) -> Parcel | None:
         output_compression=lease.request.output_compression,
         fps=lease.request.fps,
     )
-    return Parcel(message, (torch.from_numpy(work.pixels),))
+    return Parcel(message, (work.pixels,))

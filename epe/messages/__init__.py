@@ -38,8 +38,10 @@ from epe.messages.reports import (
     FailureKind,
     LeaseDone,
     LeaseFailed,
+    Offered,
     RankReady,
     Received,
+    SharedArray,
     StateHeader,
 )
 from epe.messages.requests import OutputFormat, Request
@@ -79,6 +81,7 @@ WireMessage = (
     | Checkpointed
     | Received
     | Decoded
+    | Offered
     | Encoded
     | Submit
     | Accepted
@@ -140,6 +143,7 @@ __all__ = [
     "MagCache",
     "MeanCache",
     "NoCache",
+    "Offered",
     "Operate",
     "OutputFormat",
     "Pab",
@@ -157,6 +161,7 @@ __all__ = [
     "RestartRanks",
     "RestartStatus",
     "Reuse",
+    "SharedArray",
     "Split",
     "Stage",
     "StateHeader",

@@ -133,6 +133,25 @@ class Decoded(Struct, frozen=True, kw_only=True, tag=True):
     fps: int = 16
 
 
+class SharedArray(Struct, frozen=True, kw_only=True):
+    """Where another process of this host finds an array: in the memory behind a file `descriptor` of a `process`, named
+    by a `token` that nobody else has. `dtype` is numpy's name of it, such as "|u1"."""
+
+    process: int
+    descriptor: int
+    token: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Offered(Struct, frozen=True, kw_only=True, tag=True):
+    """Asked of the postprocess actor by the lane head: pixels that lie in shared memory. The answer is whether it has
+    them; where it has not, they come as a parcel."""
+
+    decoded: Decoded
+    pixels: SharedArray
+
+
 class Received(Struct, frozen=True, kw_only=True, tag=True):
     """The pixels of a request have reached the postprocess actor: the rank that decoded them may go."""
 

@@ -16,9 +16,12 @@ class Capturable:
 
     pipeline: Any
     sharding: SequenceSharding
+    graphs: Graphs | None = None
 
     def use_graphs(self, graphs: Graphs) -> None:
-        """Capture passes from now on. All else of a step (guidance, the scheduler) stays as it is."""
+        """Capture passes from now on, and decodes of pictures in bands. All else of a step (guidance, the scheduler)
+        stays as it is."""
+        self.graphs = graphs
         self.sharding.use_graphs(graphs)
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:

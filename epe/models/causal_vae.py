@@ -9,12 +9,17 @@ from __future__ import annotations
 import torch
 from diffusers import AutoencoderKLQwenImage, AutoencoderKLWan
 
+from epe.graphs import Graphs
 from epe.models.decoding import decoded
 from epe.transport.exchange import Exchange
 
 
 def decode_frames(
-    vae: AutoencoderKLWan | AutoencoderKLQwenImage, latents: torch.Tensor, exchange: Exchange | None
+    vae: AutoencoderKLWan | AutoencoderKLQwenImage,
+    latents: torch.Tensor,
+    exchange: Exchange | None,
+    *,
+    graphs: Graphs | None = None,
 ) -> torch.Tensor | None:
     """(1, 3, frames, height, width), about -1 to 1, of latents (1, channels, frames, height, width); on all
     but the first rank of a lane None."""
@@ -23,4 +28,4 @@ def decode_frames(
     mean = torch.tensor(vae.config.latents_mean).view(shape).to(latents.device, latents.dtype)
     # Divided by the inverse, as the pipelines do it: a product has other bits.
     inverse_std = 1.0 / torch.tensor(vae.config.latents_std).view(shape).to(latents.device, latents.dtype)
-    return decoded(vae, latents / inverse_std + mean, exchange)
+    return decoded(vae, latents / inverse_std + mean, exchange, graphs=graphs)

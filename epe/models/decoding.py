@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from epe import vae as bands
+from epe.graphs import Graphs
 from epe.telemetry.log import get_logger
 from epe.transport.exchange import Exchange
 
 log = get_logger("models")
 
 
-def decoded(vae: Any, latents: torch.Tensor, exchange: Exchange | None) -> torch.Tensor | None:
+def decoded(
+    vae: Any, latents: torch.Tensor, exchange: Exchange | None, *, graphs: Graphs | None = None
+) -> torch.Tensor | None:
     """What `vae` makes of latents: as diffusers does it without an `exchange`, else in bands over its lane, and then on
-    the first rank alone, None on the others.
+    the first rank alone, None on the others; with `graphs`, captured.
 
     A rank that is alone and out of memory does it again with bands that rest in host memory: the same bits in less.
     """
@@ -26,7 +29,9 @@ def decoded(vae: Any, latents: torch.Tensor, exchange: Exchange | None) -> torch
         _say(type(vae).__name__, reason)
         return _whole(vae, latents) if exchange.position == 0 else None
     try:
-        return bands.decode(vae, latents, exchange)
+        if graphs is None:
+            return bands.decode(vae, latents, exchange)
+        return graphs.run(partial(_in_bands, vae), exchange, (latents,), {"of": "decode"})
     except torch.OutOfMemoryError:
         if exchange.width > 1:
             raise
@@ -40,6 +45,13 @@ def compile_decoder(vae: Any, *, backend: str = "inductor") -> None:
     layers of their own. Changes the last bits."""
     vae.decoder.to(memory_format=torch.channels_last)
     vae.decoder.forward = torch.compile(vae.decoder.forward, dynamic=True, backend=backend)
+
+
+def _in_bands(
+    vae: Any, exchange: Exchange, given: tuple[torch.Tensor], _: dict[str, str]
+) -> torch.Tensor | None:
+    """As a pass that may be captured."""
+    return bands.decode(vae, given[0], exchange)
 
 
 def _whole(vae: Any, latents: torch.Tensor) -> torch.Tensor:

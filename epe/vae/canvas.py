@@ -15,6 +15,13 @@ Here = list[torch.Tensor]
 Edges = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
+def layout_of(band: torch.Tensor) -> torch.memory_format:
+    """How a band lies in memory: with the channels last on a GPU, whose convolutions take it so."""
+    if band.device.type != "cuda":
+        return torch.contiguous_format
+    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(band.ndim, torch.contiguous_format)
+
+
 class Canvas:
     """The bands of one decode on one rank of a lane, each of whose positions has some.
 
@@ -38,6 +45,11 @@ class Canvas:
         """Of the whole picture."""
         return len(self._bands)
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The latent rows of each band of the whole picture."""
+        return self._bands.rows
+
     def spread(self, whole: torch.Tensor) -> Here:
         """This rank's bands of latents that every rank has."""
         starts, rows = self._bands.starts(), self._bands.rows
@@ -48,22 +60,47 @@ class Canvas:
         return [self._rest(compute(*map(self._at_work, parts))) for parts in zip(*layers, strict=True)]
 
     def reaching(
-        self, num_rows: int, compute: Callable[[int, torch.Tensor], torch.Tensor], layer: Here
+        self,
+        layer: Here,
+        num_rows: int,
+        lay_out: Callable[[torch.Tensor], torch.Tensor],
+        compute: Callable[[int, torch.Tensor], torch.Tensor],
+        *,
+        scale: int = 1,
     ) -> Here:
-        """What `compute` makes of each band (its place among those here, its rows with `num_rows` more on both sides).
+        """What `compute` makes of each band (its place among those here, its rows with `num_rows` more on both sides,
+        zero beyond the picture) after `lay_out` has made of it one with room for them.
 
-        Rows beyond the picture are zero. Bands between others of this rank are computed while the rows of its
-        neighbours travel.
+        Where that repeats columns `scale` times, rows travel with each once. Bands between others of
+        this rank are worked at meanwhile.
         """
-        if num_rows == 0:
-            return [self._rest(compute(place, self._at_work(band))) for place, band in enumerate(layer)]
-        take_edges = self._send_edges(layer, num_rows)
-        inner = range(1, len(layer) - 1)
-        done = {place: compute(place, self._reached(layer, place, num_rows)) for place in inner}
-        edges = take_edges()
-        for place in {0, len(layer) - 1}:
-            done[place] = compute(place, self._reached(layer, place, num_rows, *edges))
-        return [self._rest(done[place]) for place in range(len(layer))]
+        framed: dict[int, torch.Tensor] = {}
+
+        def lay(place: int) -> torch.Tensor:
+            if place not in framed:
+                framed[place] = self._rest(lay_out(self._at_work(layer[place])))
+            return framed[place]
+
+        def finish(place: int, above: torch.Tensor | None, below: torch.Tensor | None) -> torch.Tensor:
+            whole = _filled(lay(place), num_rows, (above, below))
+            return self._rest(compute(place, self._at_work(whole)))
+
+        last = len(layer) - 1
+        take_edges = self._send_edges(lay(0), lay(last), num_rows, scale)
+        if last == 0:
+            return [finish(0, *take_edges())]
+        below_first = _first_rows(lay(1), num_rows).clone()
+        done = {}
+        for place in range(1, last):
+            done[place] = finish(
+                place, _last_rows(lay(place - 1), num_rows), _first_rows(lay(place + 1), num_rows)
+            )
+            if place > 1:
+                del framed[place - 1]  # Nobody looks at it any more.
+        above, below = take_edges()
+        done[0] = finish(0, above, below_first)
+        done[last] = finish(last, _last_rows(lay(last - 1), num_rows), below)
+        return [done[place] for place in range(len(layer))]
 
     def gather(self, layer: Here, *, dim: int) -> torch.Tensor:
         """All bands of the picture one after the other along `dim`, on every rank. Their lengths there are as their
@@ -98,46 +135,57 @@ class Canvas:
         """The latent rows of each position."""
         return tuple(sum(self._bands.rows[band] for band in owned) for owned in self._owned)
 
-    def _send_edges(self, layer: Here, num_rows: int) -> Callable[[], Edges]:
+    def _send_edges(
+        self, first: torch.Tensor, last: torch.Tensor, num_rows: int, scale: int
+    ) -> Callable[[], Edges]:
         """Start to send the outer rows to the neighbours; call what it gives for theirs, above and below."""
         here, width = self._exchange.position, self._exchange.width
-        nothing = layer[0].new_empty(0)
-        shape = (*layer[0].shape[:-2], num_rows, layer[0].shape[-1])
+        if num_rows == 0 or width == 1:
+            return lambda: (None, None)
+        nothing = first.new_empty(0, device=self._device)
         parts: list[torch.Tensor] = [nothing] * width
         shapes: list[tuple[int, ...]] = [(0,)] * width
-        if here > 0:
-            parts[here - 1], shapes[here - 1] = self._at_work(layer[0][..., :num_rows, :]), shape
-        if here < width - 1:
-            parts[here + 1], shapes[here + 1] = self._at_work(layer[-1][..., -num_rows:, :]), shape
+        for peer, rows in (
+            (here - 1, _first_rows(first, num_rows)),
+            (here + 1, _last_rows(last, num_rows)),
+        ):
+            if 0 <= peer < width:
+                parts[peer] = rows[..., ::scale].to(self._device).contiguous()
+                shapes[peer] = tuple(parts[peer].shape)
         finish = self._exchange.start_all_to_all(parts, shapes)
 
         def take() -> Edges:
-            received = finish()
+            received = [rows if scale == 1 else rows.repeat_interleave(scale, dim=-1) for rows in finish()]
             return received[here - 1] if here > 0 else None, received[here + 1] if here < width - 1 else None
 
         return take
 
-    def _reached(
-        self,
-        layer: Here,
-        place: int,
-        num_rows: int,
-        above: torch.Tensor | None = None,
-        below: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        band = self._at_work(layer[place])
-        if place > 0:
-            above = self._at_work(layer[place - 1][..., -num_rows:, :])
-        if place < len(layer) - 1:
-            below = self._at_work(layer[place + 1][..., :num_rows, :])
-        beyond = band.new_zeros((*band.shape[:-2], num_rows, band.shape[-1]))
-        return torch.cat(
-            [beyond if above is None else above, band, beyond if below is None else below], dim=-2
-        )
+    # In one layout always: that of what a layer is given changes its bits.
 
     def _at_work(self, band: torch.Tensor) -> torch.Tensor:
-        return band.to(self._device)
+        band = band.to(self._device)
+        return band.contiguous(memory_format=layout_of(band))
 
     def _rest(self, band: torch.Tensor) -> torch.Tensor:
-        # In one layout always: that of what convolutions are given changes their bits.
-        return band.to(self.home).contiguous()
+        return band.contiguous(memory_format=layout_of(band)).to(self.home)
+
+
+def _first_rows(framed: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """Of a band in its frame."""
+    return framed[..., num_rows : 2 * num_rows, :]
+
+
+def _last_rows(framed: torch.Tensor, num_rows: int) -> torch.Tensor:
+    end = framed.shape[-2] - num_rows
+    return framed[..., end - num_rows : end, :]
+
+
+def _filled(framed: torch.Tensor, num_rows: int, edges: Edges) -> torch.Tensor:
+    """The frame with what is seen of the neighbours."""
+    end = framed.shape[-2] - num_rows
+    for part, rows in zip((framed[..., :num_rows, :], framed[..., end:, :]), edges, strict=True):
+        if rows is None:
+            part.zero_()
+        else:
+            part.copy_(rows)
+    return framed

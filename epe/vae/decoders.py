@@ -16,7 +16,7 @@ from torch.nn import functional
 from epe.transport.exchange import Exchange
 from epe.vae.bands import Bands, bands_of
 from epe.vae.canvas import Canvas, Here
-from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm
+from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm, lay_out_weights
 from epe.vae.seam import kind_of, why_not_modules
 
 # Whole frames at a time: (canvas, the model, latents after its first convolution of single pixels).
@@ -54,6 +54,7 @@ def decode(
     )
     if busy is None:
         return None
+    lay_out_weights(vae.decoder)
     canvas = Canvas(bands, busy, device=latents.device, home=home)
     return _DECODERS[kind_of(vae)](canvas, vae, latents)
 
@@ -74,23 +75,27 @@ def _decode_picture(canvas: Canvas, vae: Any, latents: torch.Tensor) -> torch.Te
         for residual in block.resnets:
             layer = _residual(canvas, layer, residual)
         for upsampler in block.upsamplers or ():
-            layer = convolution(canvas, layer, upsampler.conv, before=_twice, scale=2)
-    layer = group_norm(canvas, layer, decoder.conv_norm_out, after=decoder.conv_act)
-    return canvas.collect(convolution(canvas, layer, decoder.conv_out))
+            layer = convolution(canvas, layer, upsampler.conv, before=[_twice], scale=2)
+    activate = (group_norm(canvas, layer, decoder.conv_norm_out), decoder.conv_act)
+    return canvas.collect(convolution(canvas, layer, decoder.conv_out, before=activate))
 
 
 def _residual(canvas: Canvas, layer: Here, block: Any) -> Here:
-    inner = group_norm(canvas, layer, block.norm1, after=block.nonlinearity)
-    inner = convolution(canvas, inner, block.conv1)
-    inner = group_norm(canvas, inner, block.norm2, after=block.nonlinearity)
-    inner = convolution(canvas, inner, block.conv2)
+    first = (group_norm(canvas, layer, block.norm1), block.nonlinearity)
+    inner = convolution(canvas, layer, block.conv1, before=first)
+    second = (group_norm(canvas, inner, block.norm2), block.nonlinearity)
+    inner = convolution(canvas, inner, block.conv2, before=second)
     if block.conv_shortcut is not None:
         layer = convolution(canvas, layer, block.conv_shortcut)
+    # Divided by one, values stay what they are.
+    if block.output_scale_factor == 1.0:
+        return canvas.each(torch.add, layer, inner)
     return canvas.each(lambda one, other: (one + other) / block.output_scale_factor, layer, inner)
 
 
 def _attend(canvas: Canvas, layer: Here, block: Any) -> Here:
-    normed = group_norm(canvas, layer, block.group_norm, after=_tokens)
+    normalize = group_norm(canvas, layer, block.group_norm)
+    normed = canvas.each(lambda band: _tokens(normalize(band)), layer)
     heads = partial(torch.Tensor.unflatten, dim=-1, sizes=(block.heads, -1))
 
     def queries(tokens: torch.Tensor) -> torch.Tensor:
@@ -150,16 +155,14 @@ def _decode_frame(
             layer = _causal_residual(canvas, layer, residual, memory)
         for upsampler in block.upsamplers or ():
             layer = _upsample(canvas, layer, upsampler, memory, is_first=is_first)
-    layer = canvas.each(lambda band: decoder.nonlinearity(decoder.norm_out(band)), layer)
-    return canvas.collect(causal(layer, decoder.conv_out))
+    activate = (decoder.norm_out, decoder.nonlinearity)
+    return canvas.collect(causal(layer, decoder.conv_out, before=activate))
 
 
 def _causal_residual(canvas: Canvas, layer: Here, block: Any, memory: Memory) -> Here:
     shortcut = canvas.each(block.conv_shortcut, layer)
-    inner = canvas.each(lambda band: block.nonlinearity(block.norm1(band)), layer)
-    inner = causal_convolution(canvas, inner, block.conv1, memory)
-    inner = canvas.each(lambda band: block.nonlinearity(block.norm2(band)), inner)
-    inner = causal_convolution(canvas, inner, block.conv2, memory)
+    inner = causal_convolution(canvas, layer, block.conv1, memory, before=(block.norm1, block.nonlinearity))
+    inner = causal_convolution(canvas, inner, block.conv2, memory, before=(block.norm2, block.nonlinearity))
     return canvas.each(torch.add, inner, shortcut)
 
 
@@ -170,7 +173,7 @@ def _upsample(canvas: Canvas, layer: Here, block: Any, memory: Memory, *, is_fir
     upsample, conv = block.resample
     num_frames = layer[0].shape[2]
     pictures = canvas.each(_as_pictures, layer)
-    pictures = convolution(canvas, pictures, conv, before=upsample, scale=2)
+    pictures = convolution(canvas, pictures, conv, before=[upsample], scale=2)
     return canvas.each(lambda band: _as_video(band, num_frames), pictures)
 
 

@@ -23,6 +23,7 @@ class CountingAdapter:
     """Implements `BatchAdapter`. `before_step` may raise or change nothing; `batches` says who stepped together."""
 
     family = family("zimage")
+    pipeline = None
 
     def __init__(self, before_step: Hook = lambda state: None) -> None:
         self.before_step = before_step

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from epe.vae import Bands, bands_of, decode, why_not
+from epe.vae import Bands, bands_of, canvas, decode, layers, why_not
 from tests.lanes import ThreadExchange, on_lane
 from tests.vae.conftest import Subject, load
 
@@ -149,3 +149,29 @@ def test_another_model_is_named() -> None:
     from diffusers import AsymmetricAutoencoderKL
 
     assert "AsymmetricAutoencoderKL is not among the decoders" in str(why_not(AsymmetricAutoencoderKL()))
+
+
+def test_channels_last_is_the_same_picture_on_every_lane(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layout that a GPU gets."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+    def channels_last(band: torch.Tensor) -> torch.memory_format:
+        return formats.get(band.ndim, torch.contiguous_format)
+
+    for module in (canvas, layers):
+        monkeypatch.setattr(module, "layout_of", channels_last)
+    latents, bands = subject.latents(), bands_of(11, min_rows=1)
+    alone = subject.over(1, latents, bands)
+    assert float((alone - subject.whole(latents)).abs().max()) < TOLERANCE
+    assert torch.equal(subject.over(3, latents, bands), alone)
+
+
+@pytest.mark.parametrize("num_bytes", [1, 4 * 2 * 40 * 3, 1 << 20])
+def test_attention_in_parts_is_attention(num_bytes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(1, 2, tokens, 384, generator=generator) for tokens in (13, 40, 40))
+    expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+    parts = layers.attended_in_parts(queries, keys, values, num_bytes=num_bytes)
+    assert torch.allclose(parts, expected, atol=1e-5)

@@ -83,7 +83,9 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
                 state.tensors[LATENTS], request.height, request.width, self.pipeline.vae_scale_factor
             )
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
-            return picture_of(decoded(vae, latents, exchange), self.pipeline.image_processor)
+            return picture_of(
+                decoded(vae, latents, exchange, graphs=self.graphs), self.pipeline.image_processor
+            )
 
     def _check_guidance(self, scale: float) -> None:
         """A scale that the model does not take is refused, unless it is the default or says that there is none."""

@@ -146,7 +146,9 @@ class ZImageAdapter(Steps, Movable, Capturable):
         with torch.inference_mode():
             latents = state.tensors[LATENTS].to(vae.dtype)
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
-            return picture_of(decoded(vae, latents, exchange), self.pipeline.image_processor)
+            return picture_of(
+                decoded(vae, latents, exchange, graphs=self.graphs), self.pipeline.image_processor
+            )
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:
         check_chat(text, self.pipeline.tokenizer, thinking=True, param=param, allowed=allowed)

@@ -11,7 +11,8 @@ import torch
 from epe.config.demo import model_folder
 from epe.config.stage import Stage as StageFile
 from epe.messages import Request
-from epe.models.checkpoint import default_dtype, load_pipeline
+from epe.models.checkpoint import load_pipeline
+from epe.models.loading import Loading
 from epe.runtime.rank import DTYPES
 
 
@@ -21,15 +22,14 @@ class Rival:
     def __init__(self, stage: StageFile, target: torch.device) -> None:
         self._family = stage.family
         self._target = target
-        dtype = DTYPES[stage.dtype] or default_dtype(target)
         # The VAE of videos keeps to float32, as diffusers' own examples have it.
         others = {"vae": torch.float32} if self._family.makes == "video" else {}
         self._pipeline: Any = load_pipeline(
             getattr(diffusers, self._family.pipeline),
             model_folder(stage.factory_args.model_path),
             family=self._family,
-            device=target,
-            dtype={"default": dtype, **others},
+            loading=Loading(device=target, dtype=DTYPES[stage.dtype]),
+            others=others,
         )
         self._pipeline.set_progress_bar_config(disable=True)
 

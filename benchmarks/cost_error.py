@@ -39,7 +39,7 @@ from epe.models.loading import Loading
 from epe.telemetry.log import configure
 from epe.transport.exchange import SoloExchange
 
-DATE = "2026-11-29"
+DATE = "2026-11-30"
 WORLDS = (1, 2, 4)
 MEASURED = (256, 512)
 SIZES = (256, 384, 512)

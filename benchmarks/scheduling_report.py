@@ -12,6 +12,7 @@ from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
 from scheduling_plots import draw
 from scheduling_runs import DISPATCH_S, PLAN_S, Line, is_outdated
+from scheduling_shortfall import shortfalls
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
 
@@ -25,6 +26,7 @@ def write(lines: Sequence[Line], *, tried: Sequence[Line], effort: Effort, page:
         _head(lines, tried, compared["slo_attainment"], effort),
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
+        shortfalls(compared["slo_attainment"]),
         _losses(found, compared, effort),
         _latencies(found, compared["slo_attainment"], effort),
         _everybody(found, effort),

@@ -43,6 +43,10 @@ class Actor:
         A future defers the answer: the next message is handled meanwhile.
         """
 
+    def caught_up(self) -> None:
+        """Called when no message waits after the one just handled, and in a long queue now and then: the place for
+        what is to be done once for many messages. Raising is a crash."""
+
     async def stopped(self, reason: str) -> None:
         """Called once, after the last message, also after a crash; has 5 s."""
 

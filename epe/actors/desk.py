@@ -44,6 +44,8 @@ from epe.messages import (
 from epe.transport.link import Parcel
 
 ASK_TIMEOUT_S = 30.0
+# Previews of a video, for whoever asks for one while it is drawn.
+NUM_VIDEO_PREVIEWS = 3
 
 Watcher = Callable[[Progress], None]
 PreviewWatcher = Callable[[Preview], None]
@@ -86,6 +88,7 @@ class _Entry:
         self.arrived_at = arrived_at
         self.accepted: Accepted | None = None
         self.progress: Progress | None = None
+        self.preview: Preview | None = None
         self.artifact: Artifact | None = None
         self.pixels: Any = None
 
@@ -133,10 +136,15 @@ class Desk(Actor):
         if state is not None:
             # The planner knows of the request before it hears of the state: it is asked before anything else can run.
             self.ref(self.directory.checkpoints).tell(state)
-        if self.previews is not None and preview_watcher is not None:
-            self.previews.begin(request, num_previews=num_previews, tell=preview_watcher)
+        self._want_previews(entry, num_previews, preview_watcher)
+        accepted = entry.accepted = await self._accepted(request, again)
+        self._tell(Admitted(request=request, accepted=accepted, arrived_at=entry.arrived_at))
+        return Handle(self, accepted, entry.ending)
+
+    async def _accepted(self, request: Request, again: Again | None) -> Accepted:
+        """The planner's promise; where there is none the request is forgotten."""
         try:
-            answer = await self.ref(self.directory.planner).ask(
+            answer: Accepted | Rejected = await self.ref(self.directory.planner).ask(
                 Submit(request=request, again=again), timeout_s=ASK_TIMEOUT_S
             )
         except BaseException:
@@ -147,13 +155,35 @@ class Desk(Actor):
             self._forget(request.id)
             self._tell(Turned(request=request, failure=answer.failure))
             raise error_of(answer.failure)
-        entry.accepted = answer
-        self._tell(Admitted(request=request, accepted=answer, arrived_at=entry.arrived_at))
-        return Handle(self, answer, entry.ending)
+        return answer
+
+    def _want_previews(self, entry: _Entry, num_previews: int, watcher: PreviewWatcher | None) -> None:
+        """Those of a picture go to whoever asked for them when it came, the last one of a video is kept."""
+
+        def keep(preview: Preview) -> None:
+            entry.preview = preview
+
+        if self.previews is None:
+            return
+        if entry.request.output_format.holds == "video":
+            self.previews.begin(entry.request, num_previews=NUM_VIDEO_PREVIEWS, tell=keep)
+        elif watcher is not None:
+            self.previews.begin(entry.request, num_previews=num_previews, tell=watcher)
+
+    def preview_of(self, request_id: str) -> bytes | None:
+        """The last preview of a video that is drawn: its first frame, as WebP."""
+        entry = self.entries.get(request_id)
+        return None if entry is None or entry.preview is None else entry.preview.data
 
     def cancel(self, request_id: str) -> None:
         """Ask the planner to end a request; nothing happens if it has ended already."""
         self.ref(self.directory.planner).tell(Cancel(request_id=request_id))
+
+    async def end(self, request_id: str) -> None:
+        """Cancel a request, whoever has submitted it, and wait until it has ended; raises nothing, whatever its end."""
+        if entry := self.entries.get(request_id):
+            self.cancel(request_id)
+            await asyncio.wait({entry.ending})
 
     async def status(self) -> Status:
         """The service as the planner sees it."""
@@ -190,14 +220,26 @@ class Desk(Actor):
 
     def requests(self) -> Iterator[Live]:
         """The requests that were taken and have not ended, in the order in which they came."""
-        for entry in self.entries.values():
-            if entry.accepted is not None:
-                yield Live(
-                    request=entry.request,
-                    accepted=entry.accepted,
-                    arrived_at=entry.arrived_at,
-                    progress=entry.progress,
-                )
+        for request_id in self.entries:
+            if (live := self.find(request_id)) is not None:
+                yield live
+
+    @property
+    def num_requests(self) -> int:
+        """How many these are."""
+        return sum(entry.accepted is not None for entry in self.entries.values())
+
+    def find(self, request_id: str) -> Live | None:
+        """A request that was taken and has not ended."""
+        entry = self.entries.get(request_id)
+        if entry is None or entry.accepted is None:
+            return None
+        return Live(
+            request=entry.request,
+            accepted=entry.accepted,
+            arrived_at=entry.arrived_at,
+            progress=entry.progress,
+        )
 
     def listen(self, listener: Listener) -> None:
         """Have `listener` called with all that goes on from now on; it must not raise, nor take long."""

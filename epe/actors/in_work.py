@@ -66,14 +66,15 @@ class InWork(dict[str, Trajectory]):
         self._settle()
         own_turn, own_kind = self._counted[trajectory.request.id]
         first = [name for name in self._turns.first(limit) if self._counted[name][0] <= own_turn]
+        played = [self._counted[name][1] for name in first]
         if first and first[-1] == trajectory.request.id:
-            return Ahead(first=[self[name].view for name in first[:-1]])
+            return Ahead(first=played[:-1])
         others = Counter({own_kind: -1})
         for turn, kinds in self._kinds.items():
             if turn <= own_turn:
                 others.update(kinds)
-        others.subtract(self._counted[name][1] for name in first)
-        return Ahead(first=[self[name].view for name in first], others=+others)
+        others.subtract(played)
+        return Ahead(first=played, others=+others)
 
     @property
     def oldest(self) -> Trajectory | None:

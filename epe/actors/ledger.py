@@ -228,6 +228,8 @@ class Ledger:
 
     def whole_columns(self, among: frozenset[int]) -> list[int]:
         """The ranks of the first plane which, with those that they stand for, are all among these."""
+        if self.num_planes == 1:
+            return sorted(among)
         return [rank for rank in range(self.world_size // self.num_planes) if self.column(rank) <= among]
 
     def column(self, rank: int) -> set[int]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from epe.actors.core import Actor
 
 STOP_LIMIT_S = 5.0
+# An actor whose mailbox never empties is told so often all the same that it has caught up.
+MAX_BEHIND = 16
 
 log = get_logger("actors")
 
@@ -129,9 +131,14 @@ class Mailbox:
         return crash
 
     async def _serve(self, actor: Actor) -> None:
+        num_handled = 0
         while not self._closing:
             if self._letters:
                 await self._handle(actor, self._letters.popleft())
+                num_handled += 1
+                if not self._letters or num_handled == MAX_BEHIND:
+                    actor.caught_up()
+                    num_handled = 0
                 # One message a turn: a full mailbox must not keep others from the loop.
                 await asyncio.sleep(0)
             else:

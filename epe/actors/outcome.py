@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from epe.errors import (
     BadRequest,
+    Cancelled,
     Conflict,
     EpeError,
     Expired,
@@ -46,7 +47,9 @@ def error_of(failure: Failure) -> EpeError:
             return NonFinite(failure.message + where, stage=stage, step=failure.step)
         case FailureKind.OUT_OF_MEMORY:
             return OutOfMemory(failure.message + where, stage=stage, step=failure.step)
-        case FailureKind.CANCELLED | FailureKind.RANK_LOST:
+        case FailureKind.CANCELLED:
+            return Cancelled(failure.message + where, stage=stage, step=failure.step)
+        case FailureKind.RANK_LOST:
             return Gone(failure.message)
         case FailureKind.EXPIRED:
             return Expired(failure.message + where, stage=stage, step=failure.step)

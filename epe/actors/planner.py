@@ -61,7 +61,8 @@ log = get_logger("planner")
 
 
 class Planner(Actor):
-    """One for each world. Every event ends in `_plan`, so no lane idles for want of a decision.
+    """One for each world. Every event ends in a plan, so no lane idles for want of a decision; events that wait
+    together have one plan, or a burst of arrivals would be planned once for each of them.
 
     `phase_changed` hears of loading, warming, running, draining and failed, with the reason. With `keeps_costs` there
     is a keeper on this node, which is asked for what an earlier service has measured; with `records` a recorder, which
@@ -107,6 +108,8 @@ class Planner(Actor):
             keeps_costs=keeps_costs and warmup is not None,
         )
         self.num_finished = 0
+        # Something has happened since the last plan.
+        self.is_outdated = False
         self.lanes: tuple[LaneAtWork, ...] = ()
         self.alarm: asyncio.TimerHandle | None = None
         self.next_look: asyncio.TimerHandle | None = None
@@ -167,8 +170,12 @@ class Planner(Actor):
                 return self._drain(reason)
             case Down(address=address, reason=reason):
                 self._down(address, reason)
-        self._plan()
+        self.is_outdated = True
         return None
+
+    def caught_up(self) -> None:
+        if self.is_outdated:
+            self._plan()
 
     # --- requests come ---
 
@@ -179,12 +186,13 @@ class Planner(Actor):
                 age_s = 0.0 if again is None else again.age_s
                 expiry = self.after(request.deadline_s - age_s, Expire(request_id=request.id))
                 self.trajectories[request.id].expiry = expiry
-            self._plan()
+            self.is_outdated = True
         return reply
 
     # --- leases go ---
 
     def _plan(self) -> None:
+        self.is_outdated = False
         if not self.doors.plans:
             return
         while (rank := self.upkeep.settle()) is not None:
@@ -306,7 +314,7 @@ class Planner(Actor):
         trajectory.ending = Failure(kind=kind, message=message, stage=stage, step=trajectory.step)
         if not trajectory.leases:
             self._end(trajectory, trajectory.ending)
-        self._plan()
+        self.is_outdated = True
         return True
 
     def _end(self, trajectory: Trajectory, failure: Failure | None) -> None:
@@ -461,9 +469,7 @@ class Planner(Actor):
         lanes = self.ledger.lanes_at_work()
         if lanes == self.lanes:
             return
-        ranks = [list(lane.ranks) for lane in lanes]
-        if ranks != [list(lane.ranks) for lane in self.lanes]:
-            log.info("layout.changed", lanes=ranks)
+        log.debug("layout.changed", lanes=[lane.ranks for lane in lanes])
         self.lanes = lanes
         self.ref(self.directory.desk).tell(LayoutChanged(lanes=lanes))
 

@@ -23,6 +23,11 @@ class Render(Protocol):
     def __call__(self, latents: Any, noise: Any, palette: Palette, request: Request) -> bytes: ...
 
 
+def whole(latents: Any) -> Any:
+    """Latents of which all is seen."""
+    return latents
+
+
 class _Wanted:
     def __init__(self, request: Request, num_previews: int, tell: Callable[[Preview], None]) -> None:
         self.request = request
@@ -35,10 +40,18 @@ class _Wanted:
 
 
 class Previews:
-    """Without a palette, which a rank sends, and without checkpoints there are none."""
+    """Without a palette, which a rank sends, and without checkpoints there are none. `part` is what is looked at of
+    latents: of a video so little that the rest need not be kept."""
 
-    def __init__(self, *, render: Render, run_elsewhere: Callable[..., Awaitable[bytes]]) -> None:
+    def __init__(
+        self,
+        *,
+        render: Render,
+        run_elsewhere: Callable[..., Awaitable[bytes]],
+        part: Callable[[Any], Any] = whole,
+    ) -> None:
         self.palette: Palette | None = None
+        self._part = part
         self._render = render
         self._run_elsewhere = run_elsewhere
         self._wanted: dict[str, _Wanted] = {}
@@ -60,12 +73,12 @@ class Previews:
         if wanted is None or self.palette is None or latents is None:
             return
         if header.step == 0:
-            wanted.noise = latents
+            wanted.noise = self._part(latents)
         elif wanted.noise is not None and (wanted.work is None or wanted.work.done()):
             due = [step for step in wanted.steps if step <= header.step]
             if len(due) > wanted.num_begun:
                 wanted.num_begun = len(due)
-                making = self._make(wanted, header.step, latents, self.palette)
+                making = self._make(wanted, header.step, self._part(latents), self.palette)
                 wanted.work = asyncio.get_running_loop().create_task(making)
 
     async def _make(self, wanted: _Wanted, step: int, latents: Any, palette: Palette) -> None:

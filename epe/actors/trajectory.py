@@ -340,6 +340,9 @@ class Trajectory:
 
     def _visited(self, lease: Lease, start_s: float, end_s: float) -> None:
         last = self.visits[-1] if self.visits else None
+        # The end is when the report came, by a clock that may count milliseconds, and the device has its own: no
+        # stretch begins before the one before it has ended.
+        start_s = max(start_s, last.end_s if last else 0.0)
         if last and last.ranks == lease.lane.ranks and last.stage is lease.stage:
             self.visits[-1] = msgspec.structs.replace(
                 last, num_steps=last.num_steps + lease.num_steps, end_s=end_s

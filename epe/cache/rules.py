@@ -85,7 +85,11 @@ def _check(reuse: Reuse, rules: CacheRules, *, num_steps: int, record_bytes: int
             f"{name} would keep {kept_bytes / 2**20:.3g} MiB of this request; allowed are {rules.max_bytes / 2**20:.3g}"
         )
     least = rules.least_computed * num_steps
-    if reuse.is_static and len(reuse.computed) < least:
+    if len(reuse.computed) < least and not reuse.is_static:
+        raise Unsupported(
+            f"{name} decides as it goes; this service computes at least {least:g} of {num_steps} steps"
+        )
+    if len(reuse.computed) < least:
         raise Unsupported(
             f"{name} would compute {len(reuse.computed)} of {num_steps} steps; this service computes at least "
             f"{least:g}: ask for less"

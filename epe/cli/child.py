@@ -26,6 +26,7 @@ from epe.errors import BadInput, EpeError, Gone, StartFailed
 from epe.launch.lifeline import Lifeline
 from epe.launch.parent import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
+from epe.runtime.garbage import settle_garbage
 from epe.runtime.rank import Seat
 from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, keep_beating, run_rank
 from epe.server.app import make_app, serve
@@ -107,6 +108,7 @@ async def _serve(spec: ChildSpec, stage: Stage, process: LeaderProcess, lifeline
 
     def phase_changed(phase: str) -> None:
         if phase == "running":
+            settle_garbage()
             log.info("service.became_ready", url=_url(spec), ranks=spec.world_size)
             if lifeline is not None:
                 lifeline.tell_joined()

@@ -64,8 +64,11 @@ class Remote:
                 return answer
         except urllib.error.HTTPError as error:
             raise EpeError(_sentence_of(error)) from None
-        except (OSError, ValueError) as error:
-            raise Gone(f"{self.url} does not answer as a service of EPE does: {error}") from None
+        except ValueError:
+            raise Gone(f"{self.url} answers, but not as a service of EPE does; is --url right?") from None
+        except OSError as error:
+            advice = "is the service running there, and --url right?"
+            raise Gone(f"{self.url} does not answer ({_reason_of(error)}); {advice}") from None
 
     def ranks(self) -> dict[str, Any]:
         """All ranks, and the restart."""
@@ -117,6 +120,12 @@ def _line(rank: dict[str, Any], *, without_request: bool = False) -> str:
     """For example `rank 2: draining (1 lease run on it)`."""
     told = rank["reason"] or ("" if without_request else rank["request_id"] or "")
     return f"rank {rank['rank']}: {rank['state']}" + (f" ({told})" if told else "")
+
+
+def _reason_of(error: OSError) -> str:
+    """In the words of the system: urllib puts its own around them."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
 
 
 def _sentence_of(error: urllib.error.HTTPError) -> str:

@@ -57,13 +57,13 @@ def _explained(text: str, value: object, struct: type[Struct]) -> BadSetting:
         return BadSetting("this key is missing", path=path)
     unknown = re.fullmatch(r"Object contains unknown field `(\w+)`", message)
     if unknown:
-        known = tuple(each.name for each in fields(_struct_at(struct, path)))
+        known = tuple(each.name for each in fields(_struct_at(struct, path, value)))
         listed = _listed(unknown[1], known)
         return BadSetting(
             f"this key is not known; known here are {listed}", path=f"{path}.{unknown[1]}".lstrip(".")
         )
     given = value_at(value, path)
-    allowed = _choices(struct, path)
+    allowed = _choices(struct, path, value)
     if allowed:
         return BadSetting(f"{_shown(given)} is not one of {_listed(given, allowed)}", path=path)
     return BadSetting(f"expected {_wanted(message)}, got {_shown(given)}", path=path)
@@ -97,25 +97,35 @@ def _listed(given: object, allowed: tuple[object, ...]) -> str:
     return ", ".join(words) + (f"; did you mean {near[0]}?" if near else "")
 
 
-def _choices(struct: type[Struct], path: str) -> tuple[object, ...]:
+def _choices(struct: type[Struct], path: str, value: object) -> tuple[object, ...]:
     """The values that a `Literal` field allows; empty for other fields."""
     place, _, key = path.rpartition(".")
-    holder = _struct_at(struct, place)
+    holder = _struct_at(struct, place, value)
     here = next((each.type for each in fields(holder) if each.name == key), None)
     return tuple(
         each for kind in (here, *get_args(here)) if get_origin(kind) is Literal for each in get_args(kind)
     )
 
 
-def _struct_at(struct: type[Struct], path: str) -> type[Struct]:
-    """The struct at a path such as `faults[1]`; the one that is nearest above where there is none."""
-    here = struct
+def _struct_at(struct: type[Struct], path: str, value: object) -> type[Struct]:
+    """The struct at a path such as `faults[1]`, of several the one that the tag in `value` names; the one that is
+    nearest above where there is none."""
+    here, place = struct, ""
     for key in re.findall(r"[^.\[\]]+", re.sub(r"\[\d+\]", "", path)):
+        place = f"{place}.{key}".lstrip(".")
         kind = next((each.type for each in fields(here) if each.name == key), None)
-        for inner in (kind, *get_args(kind)):
-            if isinstance(inner, type) and issubclass(inner, Struct):
-                here = inner
+        inner = [
+            each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Struct)
+        ]
+        given = value_at(value, place)
+        named = [each for each in inner if isinstance(given, dict) and _is_named(each, given)]
+        here = (named or inner or [here])[-1]
     return here
+
+
+def _is_named(struct: type[Struct], given: dict[object, object]) -> bool:
+    config = struct.__struct_config__
+    return config.tag_field is not None and given.get(config.tag_field) == config.tag
 
 
 def _check_finite(value: object, *, path: str) -> None:

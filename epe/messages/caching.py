@@ -12,6 +12,8 @@ from epe.families import AttentionKind
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Above0 = Annotated[float, Meta(gt=0)]
+# A lease holds as many steps as the least common multiple of two of them, in which nothing can take its ranks.
+Interval = Annotated[int, Meta(ge=1, le=4)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -73,9 +75,9 @@ class Pab(_Strategy, frozen=True, kw_only=True, tag="pab", forbid_unknown_fields
     warm-up and cool-down, the first computes self-attention and the others use what it gave; `cross_interval` likewise
     where text is attended to alone, `joint_interval` where text and picture are attended to together."""
 
-    self_interval: Positive = 2
-    cross_interval: Positive = 3
-    joint_interval: Positive = 2
+    self_interval: Interval = 2
+    cross_interval: Interval = 3
+    joint_interval: Interval = 2
 
 
 Strategy = NoCache | MagCache | MeanCache | TeaCache | TaylorSeer | FreeCache | Pab

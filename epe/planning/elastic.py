@@ -72,7 +72,7 @@ class Elastic:
         short = (
             each.job.latest_s for each in filled.kept if giving.width(each.job.trajectory) < each.option.width
         )
-        return Placing(view, paces, self.settings).run(
+        return Placing(view, paces, self.settings, patience_s=queue.patience_s).run(
             giving.layout, others, needed_s=min(short, default=float("inf"))
         )
 
@@ -82,6 +82,13 @@ class Elastic:
     def _jobs(self, view: View, paces: Paces, hopeful: Sequence[TrajectoryView]) -> list[Job]:
         guard_s, now_s = self.settings.deadline_guard_s, view.now_s
         return [
-            job_of(t, paces.of(t), now_s=now_s, guard_s=guard_s, width=self.settings.fixed_width(t))
+            job_of(
+                t,
+                paces.of(t),
+                now_s=now_s,
+                guard_s=guard_s,
+                width=self.settings.fixed_width(t),
+                patience_s=self._queue.patience_s,
+            )
             for t in hopeful
         ]

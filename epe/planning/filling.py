@@ -49,10 +49,17 @@ class Job:
 
 
 def job_of(
-    trajectory: TrajectoryView, pace: Pace, *, now_s: float, guard_s: float = 0.0, width: int | None = None
+    trajectory: TrajectoryView,
+    pace: Pace,
+    *,
+    now_s: float,
+    guard_s: float = 0.0,
+    width: int | None = None,
+    patience_s: float = float("inf"),
 ) -> Job:
     """The window in which the steps of a request must run: after its leases and its encode, before its decode; or
-    the window of the decode, if only that is left. `width`: the only one that its steps may have.
+    the window of the decode, if only that is left. `width`: the only one that its steps may have; else they are no
+    longer than `patience_s`, if a lane can do that without waste.
 
     The guard counts for half of what there is to spare at most: a short deadline is not hopeless because it is long.
     """
@@ -62,7 +69,7 @@ def job_of(
     tasks, ladder = 1, pace.decode
     if trajectory.stage is not Stage.DECODE:
         end_s -= pace.decode_s
-        tasks, ladder = trajectory.num_computed_left, pace.cheapest
+        tasks, ladder = trajectory.num_computed_left, pace.cheapest_from(pace.narrowest(patience_s))
         if width is not None:
             ladder = ((width, pace.step_s[width]),)
     options = tuple(Option(width, tasks * each_s, width * tasks * each_s) for width, each_s in ladder)

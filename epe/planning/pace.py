@@ -8,6 +8,9 @@ from epe.planning.costs import CostTable, Workload
 from epe.planning.view import TrajectoryView
 from epe.planning.work import cost_key
 
+# What a lane must keep of its efficiency to be wide for no other reason than that its steps are short.
+SHORTER_EFFICIENCY = 0.8
+
 # (width, seconds), narrow ones first.
 Ladder = tuple[tuple[int, float], ...]
 
@@ -62,6 +65,22 @@ class Pace:
             return self.efficiency[width]
         ladder = self.ladder(stage)
         return ladder[0][1] / (width * dict(ladder)[width])
+
+    def cheapest_from(self, narrowest: int) -> Ladder:
+        """`cheapest` without narrower lanes than that; its last one at least."""
+        if narrowest == self.widths[0]:
+            return self.cheapest
+        return tuple(each for each in self.cheapest if each[0] >= narrowest) or self.cheapest[-1:]
+
+    def narrowest(self, patience_s: float) -> int:
+        """The narrowest width whose steps end within `patience_s`; of a width that would waste more than
+        `SHORTER_EFFICIENCY` allows, the last one before it."""
+        narrowest = self.widths[0]
+        for width in self.widths[1:]:
+            if self.step_s[narrowest] <= patience_s or self.efficiency[width] < SHORTER_EFFICIENCY:
+                break
+            narrowest = width
+        return narrowest
 
     def brisk_width(self, efficiency: float) -> int:
         """The widest lane of steps that keeps so much of its efficiency."""

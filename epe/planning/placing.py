@@ -27,10 +27,13 @@ class Hold:
 class Placing:
     """Mutable, lives for one plan. `free_s` has when each rank that is in no lane yet will be free."""
 
-    def __init__(self, view: View, paces: Paces, settings: ElasticSettings) -> None:
+    def __init__(
+        self, view: View, paces: Paces, settings: ElasticSettings, *, patience_s: float = float("inf")
+    ) -> None:
         self.view = view
         self.paces = paces
         self.settings = settings
+        self.patience_s = patience_s
         self.soon_s = view.now_s + view.look_ahead_s
         self.open_ranks = view.open_ranks
         self.free_s = {rank.rank: rank.free_s for rank in view.ranks}
@@ -170,14 +173,23 @@ class Placing:
     def _fitting(self, trajectory: TrajectoryView, ranks: Lane, until_s: float) -> int:
         """The widest brisk lane on some of `ranks` on which the next lease ends in time; 0 if there is none."""
         pace = self.paces.of(trajectory)
-        encodes = trajectory.stage is Stage.ENCODE
-        possible = (1,) if encodes else self.settings.options(trajectory, pace)
+        possible = self._possible(trajectory, pace)
         for width in reversed(possible):
             if width <= len(ranks) and (width == possible[0] or self._is_brisk(trajectory, pace, width)):
                 seconds = self._lease_s(trajectory, width, self._num_steps(trajectory, width))
                 if self.view.now_s + self._move_s(trajectory, width, ranks) + seconds <= until_s:
                     return width
         return 0
+
+    def _possible(self, trajectory: TrajectoryView, pace: Pace) -> tuple[int, ...]:
+        """The widths that a task which fills may have: steps as short as those that may come ask for."""
+        if trajectory.stage is Stage.ENCODE:
+            return (1,)
+        options = self.settings.options(trajectory, pace)
+        if trajectory.stage is Stage.DECODE:
+            return options
+        narrowest = pace.narrowest(self.patience_s)
+        return tuple(width for width in options if width >= narrowest) or options[-1:]
 
     def _move_s(self, trajectory: TrajectoryView, width: int, ranks: Lane) -> float:
         """Until the state of a request is on the first `width` of these ranks to get it."""

@@ -29,7 +29,7 @@ def kind_of(trajectory: TrajectoryView) -> Kind:
 class Ahead(Struct, frozen=True, kw_only=True):
     """What stands before a request: `first` in their order, and behind those so many `others` of each kind."""
 
-    first: Sequence[TrajectoryView] = ()
+    first: Sequence[Kind] = ()
     others: Mapping[Kind, int] = {}
 
     @property
@@ -49,8 +49,8 @@ def predicted_finish_s(
     share = len(view.ranks) // (1 + ahead.num_requests)
     jobs = _Jobs(view.costs, tuple(width for width in widths if width <= share) or (min(widths),))
     ranks = _Ranks(max(rank.free_s, view.now_s) for rank in view.ranks)
-    for each in ahead.first:
-        ranks.run(*jobs.of(kind_of(each)))
+    for kind in ahead.first:
+        ranks.run(*jobs.of(kind))
     ranks.share_out(sum(count * jobs.rank_seconds(kind) for kind, count in ahead.others.items()))
     return ranks.run(*jobs.of(kind_of(trajectory)))
 

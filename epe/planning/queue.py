@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from epe.planning.backlog import Backlog
 from epe.planning.order import Order
 from epe.planning.pace import Paces
+from epe.planning.patience import Patience
 from epe.planning.settings import ElasticSettings
 from epe.planning.view import TrajectoryView, View
 
@@ -29,6 +30,7 @@ class Queue:
         self._view: View | None = None
         self._paces: Paces | None = None
         self._sorted_s = 0.0
+        self._patience = Patience()
         self._clear()
 
     def _clear(self) -> None:
@@ -74,6 +76,11 @@ class Queue:
         assert self._paces is not None
         pace = self._paces.of(trajectory)
         return (pace.remaining_s(trajectory, pace.widths[0]), trajectory.arrival_s, trajectory.request_id)
+
+    @property
+    def patience_s(self) -> float:
+        """How long most of those that came of late could have waited and still be in time."""
+        return self._patience.seconds
 
     @property
     def _limit(self) -> int:
@@ -125,6 +132,8 @@ class Queue:
                 self._put(trajectory)
 
     def _put(self, trajectory: TrajectoryView) -> None:
+        assert self._view is not None
+        assert self._paces is not None
         name = trajectory.request_id
         self._by_id[name] = trajectory
         if not trajectory.num_leases:
@@ -134,6 +143,8 @@ class Queue:
         else:
             self._in_time.put(name, (-trajectory.priority, trajectory.deadline_s))
             self._wait_for(name, self._latest_s(trajectory))
+            if trajectory.has_come(self._view.now_s):
+                self._patience.note(trajectory, best_s=self._paces.of(trajectory).best_s(trajectory))
 
     def _latest_s(self, trajectory: TrajectoryView) -> float:
         """When it must begin at the latest; at once, if its leases will end too late."""

@@ -55,16 +55,19 @@ class _Sharer:
         self.move_s = control_s + costs.migration_s(trajectory.workload.state_bytes) if self.lane else 0.0
         # An encode runs on one rank, but the steps after it need not.
         self.later = self.fastest if trajectory.stage is Stage.ENCODE else None
+        # Each layout that is tried asks again.
+        self._at_most: dict[int, tuple[int, float]] = {}
 
     def end_s(self, width: int) -> float:
         return self.left_s[self.later or width]
 
     def at_most_s(self, width: int) -> tuple[int, float]:
         """A width of at most `width`, and what is left at that."""
-        fair = max(
-            (each for each in self.left_s if each <= min(width, self.fastest)), default=min(self.left_s)
-        )
-        return fair, self.left_s[fair]
+        if width not in self._at_most:
+            narrow = (each for each in self.left_s if each <= min(width, self.fastest))
+            fair = max(narrow, default=min(self.left_s))
+            self._at_most[width] = (fair, self.left_s[fair])
+        return self._at_most[width]
 
 
 class _Search:

@@ -29,7 +29,7 @@ from epe.errors import Gone
 from epe.execution.faults import Faults
 from epe.media import encode_file, media_type
 from epe.media.preview import encode_preview
-from epe.messages import Artifact, Decoded, Palette, Request, StateHeader
+from epe.messages import Artifact, Decoded, OutputFormat, Palette, Request, StateHeader
 from epe.messages import Stage as TaskStage
 from epe.planning.calibration import Program, batch_sizes
 from epe.planning.costs import CostTable
@@ -71,7 +71,7 @@ class Leader:
                 "faults.were_armed", num_faults=len(stage.faults), reason="the stage file asks for them"
             )
             self._encode = _struck(self._encode, Faults(stage.faults, rank=None))
-        self.previews = Previews(render=render_preview, run_elsewhere=self._run_elsewhere)
+        self.previews = Previews(render=render_preview, run_elsewhere=self._run_elsewhere, part=first_frame)
         self.desk = Desk(directory=directory, previews=self.previews)
         self._keeps_costs = warm_up and stage.parallelism.scheduler.cost_file != NONE
         self.planner = _planner(
@@ -160,15 +160,21 @@ def _struck(encode: Encode, faults: Faults) -> Encode:
     return struck
 
 
+def first_frame(latents: Any) -> Any:
+    """Of latents of a video, (1, values, frames, rows, columns), those of the first frame, in memory of their own."""
+    return latents[:, :, :1].clone() if latents.ndim == 5 else latents
+
+
 def render_preview(latents: Any, noise: Any, palette: Palette, request: Request) -> bytes:
-    """The file of a preview, of tensors in host memory."""
+    """The file of a preview, of tensors in host memory; that of a video is a WebP."""
+    shows_frame = request.output_format.holds == "video"
     return encode_preview(
         latents.float().numpy(),
         noise.float().numpy(),
         palette,
         height=request.height,
         width=request.width,
-        format=request.output_format,
+        format=OutputFormat.WEBP if shows_frame else request.output_format,
         compression=request.output_compression,
     )
 

@@ -141,7 +141,7 @@ def answer_http(error: web.HTTPException) -> web.Response:
     message = error.text or error.reason
     code = _CODES.get(error.status) or error.reason.lower().replace(" ", "_")
     response = _response(error.status, ErrorDetail(message=message, type=_type_of(error.status), code=code))
-    for name in ("Allow", "WWW-Authenticate"):
+    for name in ("Allow", "WWW-Authenticate", "Content-Range"):
         if name in error.headers:
             response.headers[name] = error.headers[name]
     return response

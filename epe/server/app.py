@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from uuid import uuid4
 
@@ -32,7 +32,7 @@ from epe.server.results import Results
 from epe.server.routes import ROUTES
 from epe.server.service import REQUEST_ID, SERVICE, TRACE_PARENT, Service
 from epe.server.settings import HttpSettings
-from epe.server.spans import Spans, parse_traceparent, tracer_from
+from epe.server.spans import Spans, parse_traceparent, provider_from
 from epe.telemetry.log import get_logger
 
 # Connections that wait to be taken. aiohttp would make it 128, whatever the socket had before, and a burst of clients
@@ -64,7 +64,7 @@ def make_app(
     if jobs is None:
         jobs = Jobs(MemoryStore(), engine=engine, made_for=name)
         app.cleanup_ctx.append(partial(_living, jobs))
-    service = app[SERVICE] = Service(
+    app[SERVICE] = Service(
         engine=engine,
         jobs=jobs,
         family=family,
@@ -73,7 +73,7 @@ def make_app(
         defaults=defaults or family.defaults,
         started_at_s=int(time.time()),
         clients=Clients(settings.keys, limits=settings.limits),
-        spans=Spans(tracer_from()),
+        spans=Spans(provider_from()),
         results=Results(limit_bytes=settings.results_bytes),
         advertised=settings.advertised,
         warn=warn,
@@ -81,18 +81,29 @@ def make_app(
         cache_rules=cache_rules,
         restart=restart or _never_restart,
     )
-    app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)
-    app[ORIGINS] = frozenset(settings.origins)
+    _have_listeners(app, engine)
+    _add_routes(app, origins=settings.origins)
+    return app
+
+
+def _have_listeners(app: web.Application, engine: Engine) -> None:
+    """All that hears what goes on in the engine."""
     events, metrics = app[EVENTS], app[METRICS] = Events(), Metrics()
     engine.listen(events.hear)
     engine.listen(metrics.hear)
-    engine.listen(service.spans.hear)
+    engine.listen(app[SERVICE].spans.hear)
     app.on_shutdown.append(events.close)
-    app[DOCUMENT] = msgspec.json.encode(describe_routes(ROUTES, service))
+    app.on_cleanup.append(app[SERVICE].spans.close)
+
+
+def _add_routes(app: web.Application, *, origins: Iterable[str]) -> None:
+    """The table of routes, the document that describes it, and who may come in where."""
+    app[UNGUARDED] = frozenset(route.path for route in ROUTES if not route.guarded)
+    app[ORIGINS] = frozenset(origins)
+    app[DOCUMENT] = msgspec.json.encode(describe_routes(ROUTES, app[SERVICE]))
     app.on_response_prepare.append(_sign)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, route.handler)
-    return app
 
 
 async def _never_restart() -> Status:

@@ -44,5 +44,18 @@ class Engine(Draws, Protocol):
     def requests(self) -> Iterable[Live]:
         """The requests that were taken and have not ended, in the order in which they came."""
 
+    @property
+    def num_requests(self) -> int:
+        """How many these are."""
+
+    def find(self, request_id: str) -> Live | None:
+        """One of these."""
+
+    def preview_of(self, request_id: str) -> bytes | None:
+        """The last preview of a video that is drawn: its first frame, as WebP; None where there is none yet."""
+
+    async def end(self, request_id: str) -> None:
+        """Cancel one of these, whoever has submitted it, and wait for its end; without effect if it has ended."""
+
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Have `listener` called with all that goes on; it does not raise, and takes no time."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -22,8 +23,10 @@ MAX_CHUNKS = 32
 # Comings and goings of one tick; of more the first are left out, and counted.
 MAX_NEWS = 1000
 _TICK_S = 0.1
-# With many readers the ticks are longer, so that their chunks never take the loop for themselves.
+# With many readers the ticks are longer, and a chunk goes to a few of them at a time, so that they never take the loop
+# for themselves.
 _TICK_PER_READER_S = 0.0005
+_READERS_AT_A_TIME = 32
 
 
 class Reader:
@@ -71,7 +74,7 @@ class Events:
         self._progress: dict[str, Progress] = {}
         self._news: deque[bytes] = deque(maxlen=MAX_NEWS)
         self._num_left_out = 0
-        self._tick: asyncio.TimerHandle | None = None
+        self._tick: asyncio.Handle | None = None
 
     def hear(self, event: Event) -> None:
         """Called for each event; takes no time worth a mention."""
@@ -88,8 +91,11 @@ class Events:
                 self._num_left_out += len(self._news) == MAX_NEWS
                 self._news.append(_news(event))
         if self._tick is None:
-            tick_s = max(_TICK_S, len(self.readers) * _TICK_PER_READER_S)
-            self._tick = asyncio.get_running_loop().call_later(tick_s, self._flush)
+            self._set_tick()
+
+    def _set_tick(self) -> None:
+        tick_s = max(_TICK_S, len(self.readers) * _TICK_PER_READER_S)
+        self._tick = asyncio.get_running_loop().call_later(tick_s, self._flush)
 
     def begin(self) -> Reader:
         """A new reader, who first hears how things are."""
@@ -108,7 +114,22 @@ class Events:
             reader.end()
 
     def _flush(self) -> None:
+        chunk = self._chunk()
+        self._hand_out(chunk, list(self.readers) if chunk else ())
+
+    def _hand_out(self, chunk: bytes, readers: Sequence[Reader]) -> None:
+        """Give a chunk to a few readers, and then to the others. The next chunk comes when all have this one."""
+        for reader in readers[:_READERS_AT_A_TIME]:
+            reader.put(chunk)
+        if others := readers[_READERS_AT_A_TIME:]:
+            self._tick = asyncio.get_running_loop().call_soon(self._hand_out, chunk, others)
+            return
         self._tick = None
+        if self._news or self._progress or self._layout_is_new:
+            self._set_tick()
+
+    def _chunk(self) -> bytes:
+        """What has happened since the last tick; nothing of it is kept."""
         parts = [*self._news, *map(_progressed, self._progress.values())]
         if self._layout_is_new:
             parts.append(sse("layout.changed", self._layout_data()))
@@ -117,10 +138,7 @@ class Events:
         self._news.clear()
         self._progress.clear()
         self._layout_is_new, self._num_left_out = False, 0
-        if parts:
-            chunk = b"".join(parts)
-            for reader in self.readers:
-                reader.put(chunk)
+        return b"".join(parts)
 
     def _layout_data(self) -> dict[str, Any]:
         return {"at": time.time(), "lanes": self._layout.lanes}

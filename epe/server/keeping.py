@@ -21,6 +21,8 @@ from epe.server.service import CLIENT, REQUEST_ID, SERVICE, TRACE_PARENT
 from epe.transport.wire import error_from_wire
 
 KEY_HEADER = "Idempotency-Key"
+_JOB = "job-"
+_OF_JOB = re.compile(_JOB + r"[0-9a-f]{32}(-\d+)?")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -30,8 +32,13 @@ def new_id(http: web.Request) -> str:
 
 
 def new_job_id() -> str:
-    """Where no keys are asked for, whoever knows the id of a job may have it: it cannot be guessed."""
-    return f"job-{uuid4().hex}"
+    """Nobody can guess it, but it is no secret: `GET /v1/requests` shows it, and a key says whose a job is."""
+    return f"{_JOB}{uuid4().hex}"
+
+
+def is_of_job(request_id: str) -> bool:
+    """Whether a request is one of a job, by its name."""
+    return _OF_JOB.fullmatch(request_id) is not None
 
 
 def key_of(http: web.Request) -> str | None:

@@ -53,11 +53,12 @@ class LiveList(Struct, frozen=True, kw_only=True):
 async def list_requests(http: web.Request) -> web.Response:
     """The first `limit` requests."""
     limit = whole_number(http, "limit", bounds=LIMIT, default=_USUAL_LIMIT)
-    everyone = list(http.app[SERVICE].engine.requests())
+    engine = http.app[SERVICE].engine
+    total = engine.num_requests
     reply = LiveList(
-        data=tuple(live_request(each) for each in islice(everyone, limit)),
-        total=len(everyone),
-        has_more=len(everyone) > limit,
+        data=tuple(live_request(each) for each in islice(engine.requests(), limit)),
+        total=total,
+        has_more=total > limit,
         as_of=time.time(),
     )
     return web.Response(body=msgspec.json.encode(reply), content_type=JSON)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from epe.messages import CacheAccount, LaneVisit
 from epe.server.drawing import Picture
 from epe.server.fetch import url_of
+from epe.server.route import JSON
 from epe.server.service import SERVICE
 from epe.server.sse import send_pieces
 
@@ -71,7 +72,7 @@ async def answer_pictures(
     """The reply with the files in it, or with the addresses from which they can be fetched."""
     if by_url:
         reply = describe(pictures, warnings=warnings, urls=[_kept(each, http) for each in pictures])
-        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(reply), content_type=JSON)
     return await send_pictures(http, describe(pictures, warnings=warnings), pictures)
 
 
@@ -131,12 +132,15 @@ def drawn_as(picture: Picture) -> DrawnAs:
 async def send_pictures(
     http: web.Request, reply: ImagesReply, pictures: Sequence[Picture]
 ) -> web.StreamResponse:
-    """Send the reply with the files in it; the loop is free between two pieces."""
+    """Send the reply with the files in it: small ones at once, else the loop is free between two pieces."""
     # A text in JSON has no bare quotation mark, so this stands nowhere but where the files belong.
     frame = msgspec.json.encode(reply).split(_EMPTY_PICTURE)
     files = [each.file for each in pictures]
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.content_length = num_bytes_of(frame, files)
+    num_bytes = num_bytes_of(frame, files)
+    if num_bytes <= _PIECE_BYTES:
+        return web.Response(body=b"".join(pieces_of(frame, files)), content_type=JSON)
+    response = web.StreamResponse(headers={"Content-Type": JSON})
+    response.content_length = num_bytes
     await response.prepare(http)
     if await send_pieces(http, response, pieces_of(frame, files)):
         await response.write_eof()

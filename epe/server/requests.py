@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Literal
@@ -10,14 +11,15 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from epe.errors import BadRequest
+from epe.errors import BadRequest, Cancelled
 from epe.jobs.job import Job, JobState
 from epe.jobs.jobs import Jobs
+from epe.messages import Live
 from epe.server.answers import ErrorDetail, detail_of
 from epe.server.body import read_json
 from epe.server.drawing import Picture
 from epe.server.image_body import ImageBody, resolved, to_requests, warnings_of
-from epe.server.keeping import find_job, key_of, new_id, order_of, raise_error_of, submit_job
+from epe.server.keeping import find_job, is_of_job, key_of, new_id, order_of, raise_error_of, submit_job
 from epe.server.reply import DrawnAs, drawn_as
 from epe.server.service import CLIENT, SERVICE
 from epe.transport.wire import error_from_wire
@@ -85,10 +87,41 @@ async def get_content(http: web.Request) -> web.Response:
 
 
 async def delete_request(http: web.Request) -> web.Response:
-    """End a job that has not ended, and answer when it has; forget one that has ended, with its pictures."""
+    """End a request that has not ended, and answer when it has; forget a job that has ended, with its pictures."""
+    if live := _find_live(http):
+        await http.app[SERVICE].engine.end(live.request.id)
+        return _json(_cancelled(live))
     jobs, before = http.app[SERVICE].jobs, await find_job(http)
     job = await jobs.cancel(before.id)
     return _json(msgspec.structs.replace(reply_of(job, jobs), forgotten=before.has_ended))
+
+
+def _find_live(http: web.Request) -> Live | None:
+    """The request of that id, if its client waits for it and it is no part of a job: those end together."""
+    service, request_id = http.app[SERVICE], http.match_info["id"]
+    live = None if is_of_job(request_id) else service.engine.find(request_id)
+    if live is None or (service.clients.ask_for_keys and live.request.client_id != http[CLIENT].name):
+        return None
+    return live
+
+
+def _cancelled(live: Live) -> JobReply:
+    """What is told of a request that nobody keeps; its own client is told that it was cancelled."""
+    step = 0 if live.progress is None else live.progress.step
+    return JobReply(
+        id=live.request.id,
+        status="cancelled",
+        created_at=int(live.arrived_at),
+        ended_at=int(time.time()),
+        expires_at=None,
+        progress=min(99, 100 * step // live.request.num_steps),
+        predicted_s=live.accepted.predicted_s,
+        late=live.accepted.late,
+        data=(),
+        error=detail_of(Cancelled("the request was cancelled")),
+        warnings=(),
+        forgotten=True,
+    )
 
 
 def _without_effect(body: ImageBody) -> Iterator[str]:

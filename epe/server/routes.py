@@ -47,8 +47,8 @@ from epe.server.videos import (
 # What may happen to a body, before anybody knows what it says.
 _BODY = (400, 408, 413, 415)
 # What may happen to work that was asked for.
-_WORK = (404, 429, 500, 503, 504)
-_VIDEOS = ("video/mp4", "video/webm")
+_WORK = (404, 410, 429, 500, 503, 504)
+_VIDEO_FILES = ("video/mp4", "video/webm", "image/webp")
 _PICTURES = ("image/png", "image/jpeg", "image/webp")
 
 ROUTES: tuple[Route, ...] = (
@@ -140,8 +140,8 @@ ROUTES: tuple[Route, ...] = (
         "DELETE",
         "/v1/requests/{id}",
         delete_request,
-        "End a kept request, or forget one that has ended",
-        {200: Answer("the request as it is now; one that had ended before is forgotten", JobReply)},
+        "End a request, or forget a kept one that has ended",
+        {200: Answer("the request as it is now; one that is kept no longer is forgotten", JobReply)},
         errors=(404, 503),
     ),
     Route(
@@ -175,8 +175,8 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/v1/videos/{id}/content",
         get_video_content,
-        "Fetch the file of a video",
-        {200: Answer("the file", others=_VIDEOS), 206: Answer("a part of it", others=_VIDEOS)},
+        "Fetch the file of a video, or its thumbnail",
+        {200: Answer("the file", others=_VIDEO_FILES), 206: Answer("a part of it", others=_VIDEO_FILES)},
         errors=(400, 404, 410, 416, 500, 503, 504),
     ),
     Route(

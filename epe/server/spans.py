@@ -6,6 +6,7 @@ without an endpoint in the environment, nothing is exported, and the trace of a 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections import OrderedDict
@@ -13,11 +14,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aiohttp import web
+
 from epe.messages import Departed, Event, Request, Turned
 from epe.telemetry.log import get_logger
 
 # Requests that nobody told the end of are forgotten beyond this.
 MAX_FOLLOWED = 20_000
+# How long the end of a service waits for a collector.
+FLUSH_WITHIN_S = 2.0
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _NANO = 1e9
@@ -45,10 +50,11 @@ def parse_traceparent(header: str) -> TraceParent | None:
 
 
 class Spans:
-    """One for each service; `tracer` is OpenTelemetry's, or None."""
+    """One for each service; `provider` is OpenTelemetry's, or None."""
 
-    def __init__(self, tracer: Any = None) -> None:
-        self.tracer = tracer
+    def __init__(self, provider: Any = None) -> None:
+        self.provider = provider
+        self.tracer: Any = None if provider is None else provider.get_tracer("epe")
         self._parents: OrderedDict[str, TraceParent] = OrderedDict()
 
     def follow(self, requests: Iterable[Request], parent: TraceParent | None) -> None:
@@ -67,6 +73,16 @@ class Spans:
                 self._parents.pop(request.id, None)
             case Departed(request=request) if self.tracer is not None:
                 self._export(event, self._parents.pop(request.id, None))
+
+    async def close(self, app: web.Application) -> None:
+        """Send what is not sent yet: spans go out in batches, every few seconds."""
+        if self.provider is None:
+            return
+        try:
+            async with asyncio.timeout(FLUSH_WITHIN_S):
+                await asyncio.to_thread(self.provider.force_flush)
+        except TimeoutError:
+            _log.warning("spans.were_lost", reason=f"they could not be sent within {FLUSH_WITHIN_S:g} s")
 
     def _export(self, departed: Departed, parent: TraceParent | None) -> None:
         from opentelemetry import trace
@@ -94,8 +110,8 @@ class Spans:
         span.end(_nanoseconds(begin_s + account.total_s))
 
 
-def tracer_from(env: Mapping[str, str] = os.environ) -> Any:
-    """A tracer that exports over OTLP, where the environment names an endpoint and the extra `otel` is there."""
+def provider_from(env: Mapping[str, str] = os.environ) -> Any:
+    """What exports over OTLP, where the environment names an endpoint and the extra `otel` is there."""
     if not any(env.get(name) for name in ENDPOINTS):
         return None
     try:
@@ -108,7 +124,7 @@ def tracer_from(env: Mapping[str, str] = os.environ) -> Any:
         return None
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: env.get("OTEL_SERVICE_NAME") or "epe"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider.get_tracer("epe")
+    return provider
 
 
 def _context_of(parent: TraceParent | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Literal
 
@@ -12,6 +13,9 @@ from msgspec import Struct
 from epe.errors import BadRequest, UnknownJob
 from epe.jobs.job import Job, JobState
 from epe.jobs.jobs import Jobs
+from epe.media import media_type
+from epe.media.thumbnail import thumbnail_of
+from epe.messages import OutputFormat
 from epe.server.answers import detail_of
 from epe.server.body import read_fields
 from epe.server.drawing import Picture
@@ -28,7 +32,7 @@ from epe.transport.wire import error_from_wire
 POLL_HEADER = "openai-poll-after-ms"
 _SOONEST_MS, _LATEST_MS = 200, 10_000
 MAX_LISTED = 100
-_VARIANTS = (None, "video", "0")
+_VARIANTS = (None, "video", "0", "thumbnail")
 
 
 class VideoError(Struct, frozen=True, kw_only=True):
@@ -112,28 +116,54 @@ async def list_videos(http: web.Request) -> web.Response:
         raise BadRequest(f"order {order[:16]!r} is neither asc nor desc", param="order")
     owner = http[CLIENT].name if service.clients.ask_for_keys else None
     after = http.query.get("after")
-    jobs = await service.jobs.page(owner, after=after, limit=limit + 1, newest_first=order == "desc")
-    videos = tuple(video_of(job, http) for job in jobs[:limit] if is_video(job))
+    found = await _videos(service.jobs, owner, after=after, limit=limit + 1, newest_first=order == "desc")
+    videos = tuple(video_of(job, http) for job in found[:limit])
     page = VideoList(
         data=videos,
         first_id=videos[0].id if videos else None,
         last_id=videos[-1].id if videos else None,
-        has_more=len(jobs) > limit,
+        has_more=len(found) > limit,
     )
     return web.Response(body=msgspec.json.encode(page), content_type=JSON)
 
 
+async def _videos(
+    jobs: Jobs, owner: str | None, *, after: str | None, limit: int, newest_first: bool
+) -> list[Job]:
+    """The first `limit` videos; a store may have pictures too, of another model that was served with it before."""
+    videos: list[Job] = []
+    while len(videos) < limit:
+        page = await jobs.page(owner, after=after, limit=MAX_LISTED, newest_first=newest_first)
+        videos += filter(is_video, page)
+        if len(page) < MAX_LISTED:
+            break
+        after = page[-1].id
+    return videos[:limit]
+
+
 async def get_video_content(http: web.Request) -> web.StreamResponse:
-    """The file of a completed video, or the part of it that `Range` names."""
+    """The file of a completed video, or the part of it that `Range` names; as a variant its thumbnail."""
     job, variant = await find_video(http), http.query.get("variant")
     if variant not in _VARIANTS:
-        raise BadRequest(f"variant {variant[:16]!r} is not kept; video is", param="variant")
+        raise BadRequest(f"variant {variant[:16]!r} is not known; video and thumbnail are", param="variant")
     if not job.has_ended:
-        raise web.HTTPNotFound(text=f"video {job.id} is not completed yet; its status says how far it is")
+        return _preview_of(job, variant, http)
     raise_error_of(job)
     (file,) = job.files
     data = await http.app[SERVICE].jobs.read(job, file)
+    if variant == "thumbnail":
+        thumbnail = await asyncio.to_thread(thumbnail_of, data)
+        return _part_of(thumbnail, media_type(OutputFormat.WEBP), http)
     return _part_of(data, file.media_type, http)
+
+
+def _preview_of(job: Job, variant: str | None, http: web.Request) -> web.Response:
+    """What can be seen of a video that is not completed: perhaps a preview of its first frame."""
+    preview = http.app[SERVICE].engine.preview_of(job.requests[0].id) if variant == "thumbnail" else None
+    if preview is None:
+        raise web.HTTPNotFound(text=f"video {job.id} is not completed yet; its status says how far it is")
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(body=preview, content_type=media_type(OutputFormat.WEBP), headers=headers)
 
 
 async def delete_video(http: web.Request) -> web.Response:
@@ -244,6 +274,8 @@ def _part_of(data: bytes, media_type: str, http: web.Request) -> web.Response:
     if (wanted.start, wanted.stop) == (None, None):
         return web.Response(body=data, content_type=media_type, headers=headers)
     if start >= stop:
-        raise web.HTTPRequestRangeNotSatisfiable(text=f"the file has {len(data)} bytes")
+        raise web.HTTPRequestRangeNotSatisfiable(
+            text=f"the file has {len(data)} bytes", headers={"Content-Range": f"bytes */{len(data)}"}
+        )
     headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
     return web.Response(status=206, body=data[start:stop], content_type=media_type, headers=headers)

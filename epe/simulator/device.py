@@ -23,6 +23,7 @@ from epe.transport.link import Parcel
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
 Hangs = Callable[[Lease, int], bool]
+Pixels = Callable[[Lease], Any]
 _Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
 
 
@@ -53,7 +54,7 @@ class SimulatedWorld:
 
     `seconds` gives the device time of a whole lease; `jitter` varies it by a seeded factor, and each rank ends up
     to a hundredth of that later; `fault` may raise on a rank instead of running, and one that `hangs` never ends its
-    lease.
+    lease. `pixels` are what a decode brings out.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class SimulatedWorld:
         jitter: float = 0.0,
         fault: Fault = lambda lease, rank: None,
         hangs: Hangs = lambda lease, rank: False,
+        pixels: Pixels = lambda lease: b"",
     ) -> None:
         self.seconds = seconds
+        self.pixels = pixels
         self.jitter = jitter
         self.fault = fault
         self.hangs = hangs
@@ -260,4 +263,4 @@ class SimulatedDevice:
             output_format=request.output_format,
             output_compression=request.output_compression,
         )
-        return Parcel(decoded, (b"",))
+        return Parcel(decoded, (self.world.pixels(lease),))

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from epe.actors.admission import Limits
-from epe.errors import Gone, NonFinite, OutOfMemory
+from epe.errors import Cancelled, NonFinite, OutOfMemory
 from epe.families import family
 from epe.messages import Lease, Stage
 from epe.planning.calibration import Program, batch_sizes
@@ -103,7 +103,7 @@ def test_a_cancelled_request_leaves_its_batch_and_the_others_go_on():
         await asyncio.sleep(0.6)
         assert any(lease.batch_size > 1 for lease in steps_of(cluster, "q1")), "they were at work together"
         handles[1].cancel()
-        with pytest.raises(Gone, match="cancelled"):
+        with pytest.raises(Cancelled, match="cancelled"):
             await handles[1].result()
         assert [(await handles[i].result()).data for i in (0, 2)] == [b"png"] * 2
         assert max(lease.first_step for lease in steps_of(cluster, "q1")) < 60
@@ -177,7 +177,7 @@ def test_whatever_happens_to_batches_every_request_ends_and_nothing_is_left(seed
             if index % 5 == 1:
                 await asyncio.sleep(rng.uniform(0, 0.5))
                 handle.cancel()
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(Cancelled):
                 try:
                     return (await handle.result()).data
                 except NonFinite:

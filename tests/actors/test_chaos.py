@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from epe.errors import EpeError, Expired, Gone, NonFinite, OutOfMemory
+from epe.errors import Cancelled, EpeError, Expired, Gone, NonFinite, OutOfMemory
 from epe.messages import Lease
 from epe.planning.view import MAX_LEASES
 from epe.simulator.virtual_time import run
@@ -92,8 +92,10 @@ async def one(cluster: Cluster, index: int, rng: random.Random) -> str:
         return "failed"
     except Expired:
         return "expired"
-    except Gone as error:
-        return "given up" if "given up" in str(error) else "cancelled"
+    except Cancelled:
+        return "cancelled"
+    except Gone:
+        return "given up"
     finally:
         if leaves is not None:
             leaves.cancel()

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from epe.actors.core import Actor, ActorSystem, Down, RestartLimit
+from epe.actors.mailbox import MAX_BEHIND
 from epe.errors import BadRequest, Gone, Overloaded
 from tests.actors.recorder import Recorder, boom, now, recorder, sleep
 from tests.strict_time import run
@@ -64,6 +65,57 @@ def test_a_full_mailbox_raises_at_the_sender_and_takes_messages_again_later() ->
         await asyncio.sleep(1)
         assert seen == [0, 1, 2, 3, 6]
         assert system.statistics().dead_letters == 0
+
+    run(main())
+
+
+class Tidy(Actor):
+    """Notes what it receives, and `|` where it has caught up."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+
+    async def receive(self, message: str) -> None:
+        self.seen.append(message)
+
+    def caught_up(self) -> None:
+        self.seen.append("|")
+        if self.seen[-2] == "crash":
+            raise ValueError("it cannot tidy up")
+
+
+def test_what_is_to_be_done_once_for_many_messages_is_done_when_none_waits_and_now_and_then_in_a_long_queue() -> (
+    None
+):
+    async def main() -> None:
+        seen: list[str] = []
+        ref = ActorSystem("a").spawn("tidy", lambda: Tidy(seen))
+        for letter in "abc":
+            ref.tell(letter)
+        await asyncio.sleep(1)
+        ref.tell("d")
+        await asyncio.sleep(1)
+        assert "".join(seen) == "abc|d|"
+        seen.clear()
+        for _ in range(2 * MAX_BEHIND + 1):
+            ref.tell("x")
+        await asyncio.sleep(1)
+        assert "".join(seen) == ("x" * MAX_BEHIND + "|") * 2 + "x|"
+
+    run(main())
+
+
+def test_an_actor_that_raises_where_it_catches_up_has_crashed() -> None:
+    async def main() -> None:
+        seen: list[str] = []
+        system = ActorSystem("a")
+        ref = system.spawn("tidy", lambda: Tidy(seen), restart=RestartLimit())
+        ref.tell("crash")
+        await asyncio.sleep(1)
+        ref.tell("later")
+        await asyncio.sleep(1)
+        assert seen == ["crash", "|", "later", "|"]
+        assert system.statistics().mailboxes[0].num_restarts == 1
 
     run(main())
 

@@ -74,9 +74,10 @@ def check_counts(books: InWork) -> None:
         ]
         for limit in (0, 2, 99):
             ahead = books.ahead_of(last, limit=limit)
-            played = Counter(kind_of(view) for view in ahead.first)
-            assert Counter(ahead.others) + played == Counter(kind_of(each.view) for each in (*begun, *before))
-            assert [view.request_id for view in ahead.first] == in_turn(begun, before)[:limit]
+            everyone = Counter(kind_of(each.view) for each in (*begun, *before))
+            assert Counter(ahead.others) + Counter(ahead.first) == everyone
+            first = in_turn(begun, before)[:limit]
+            assert list(ahead.first) == [kind_of(books[name].view) for name in first]
     assert books.oldest is (books[in_turn(begun, waiting)[0]] if begun or waiting else None)
 
 

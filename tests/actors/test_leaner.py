@@ -63,10 +63,11 @@ def test_a_request_that_has_memory_nowhere_says_what_was_tried():
     async def main() -> None:
         cluster = Cluster(fault=lambda lease, rank: no_memory(lease) if runs_out(lease, least=9) else None)
         await cluster.start()
-        big, good = await cluster.draw(request("big"), request("q"))
+        # So many that it begins on a lane of one.
+        big, *others = await cluster.draw(request("big"), *(request(f"q{i}") for i in range(3)))
         assert isinstance(big, OutOfMemory)
         assert "lanes of fewer ranks were tried before" in str(big)
-        assert good.data == b"png"
+        assert [good.data for good in others] == [b"png"] * 3
         await calm(cluster)
 
     run(main())

@@ -9,11 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from epe.actors.admission import Limits
+from epe.actors.mailbox import MAX_BEHIND
 from epe.actors.trajectory import Trajectory
 from epe.errors import Gone, NonFinite
 from epe.families import family
 from epe.messages import Lease, Stage
 from epe.planning.calibration import Program
+from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import MAX_LEASES, Assignment, View
 from epe.simulator.virtual_time import run
 from epe.transport.memory import MemoryNetwork
@@ -30,6 +32,30 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def alive(cluster: Cluster) -> list[Trajectory]:
     return list(cluster.planner.trajectories.values())
+
+
+class Counting(Elastic):
+    """Counts the plans that it is asked for."""
+
+    num_plans = 0
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        self.num_plans += 1
+        return super().plan(view)
+
+
+def test_a_burst_of_arrivals_is_planned_once_and_not_once_for_each():
+    async def main() -> None:
+        policy = Counting(ElasticSettings(widths=(1, 2, 3, 4)))
+        cluster = Cluster(policy=policy, limits=Limits(max_pending=1000))
+        desk = await cluster.start()
+        handles = await asyncio.gather(*(desk.submit(request(f"r{i}", steps=2)) for i in range(64)))
+        assert policy.num_plans <= 1 + 64 // MAX_BEHIND
+        for handle in handles:
+            assert (await handle.result()).data == b"png"
+        await cluster.stop()
+
+    run(main())
 
 
 def test_an_old_deadline_does_not_end_a_later_request_of_the_same_id():

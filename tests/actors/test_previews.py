@@ -92,3 +92,12 @@ async def test_without_a_palette_there_are_none():
     made.previews.begin(request("a", steps=8), num_previews=3, tell=made.told.append)
     await made.see(*range(9))
     assert made.told == []
+
+
+async def test_no_more_of_a_video_is_kept_than_what_is_looked_at():
+    made = Made()
+    made.previews = Previews(render=made.render, run_elsewhere=made.run, part=lambda latents: latents[:5])
+    made.previews.palette = Palette(weights=((0.0, 0.0, 0.0),))
+    made.previews.begin(request("a", steps=8), num_previews=1, tell=made.told.append)
+    await made.see(0, 4)
+    assert [each.data for each in made.told] == [b"laten from laten"]

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from epe.actors.admission import Limits
-from epe.errors import Expired, Gone, NonFinite, Refused
+from epe.errors import Cancelled, Expired, Gone, NonFinite, Refused
 from epe.families import family
 from epe.messages import Stage
 from epe.planning.calibration import Program
@@ -203,7 +203,7 @@ def test_a_cancelled_request_frees_its_lane_and_leaves_its_neighbour_alone():
         neighbour = await desk.submit(request("neighbour", steps=30))
         await asyncio.sleep(0.5)
         victim.cancel()
-        with pytest.raises(Gone, match="cancelled"):
+        with pytest.raises(Cancelled, match="cancelled"):
             await victim.result()
         done = max(lease.first_step for _, _, lease in cluster.world.visits if lease.request.id == "victim")
         assert done < 100
@@ -227,7 +227,7 @@ def test_after_hundreds_of_cancels_at_any_moment_all_others_are_drawn(seed: int)
             handle = await desk.submit(request(f"c{index}", steps=rng.randint(1, 9)))
             await asyncio.sleep(rng.uniform(0, 0.6))
             handle.cancel()
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(Cancelled):
                 await handle.result()
 
         async def steady(index: int) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epe.cache import CacheRules, Profile, Unsupported, find_profile, resolve, reused_kinds, supported
 from epe.cache.choosing import free_choices
@@ -171,6 +172,9 @@ def test_a_service_limits_what_requests_may_have() -> None:
         resolve(MagCache(), strict, num_steps=20)
     with pytest.raises(Unsupported, match="computes at least 10"):
         resolve(TaylorSeer(fresh_threshold=4), strict, num_steps=20)
+    undecided = replace(strict, allowed=("teacache",))
+    with pytest.raises(Unsupported, match="decides as it goes; this service computes at least 10 of 20"):
+        resolve(TeaCache(), undecided, num_steps=20)
     with pytest.raises(Unsupported, match=r"keep 2 MiB of this request; allowed are 1"):
         resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, record_bytes=2**20)
     assert resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, record_bytes=2**19) is not None
@@ -222,7 +226,6 @@ def test_a_profile_of_another_number_of_steps_is_one_between_its_steps() -> None
 
 def test_profiles_that_are_none_are_refused_with_the_reason(tmp_path: Path) -> None:
     import msgspec
-    from msgspec.structs import replace
 
     from epe.cache import read_profile
     from epe.errors import BadSetting

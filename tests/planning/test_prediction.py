@@ -30,7 +30,7 @@ def seconds(costs: CostTable, kind: Kind) -> float:
 
 def predicted(queue: list[TrajectoryView], *, played: int, world: int = 4) -> float:
     *before, last = queue
-    ahead = Ahead(first=before[:played], others=Counter(map(kind_of, before[played:])))
+    ahead = Ahead(first=[*map(kind_of, before[:played])], others=Counter(map(kind_of, before[played:])))
     return predicted_finish_s(view(world=world), last, ahead=ahead, widths=WIDTHS)
 
 

@@ -8,7 +8,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from epe import EmbeddedDiffusionRuntime
-from epe.errors import BadRequest, BadSetting, Gone
+from epe.errors import BadRequest, BadSetting, Cancelled
 from epe.messages import OutputFormat, Stage
 from epe.planning.costs import CostKey
 
@@ -78,7 +78,7 @@ async def test_a_cancelled_handle_says_so(runtime):
     request = resolve_request(runtime.stage.family, prompt="a", num_steps=500, height=128, width=128)
     handle = await runtime.submit(request)
     handle.cancel()
-    with pytest.raises(Gone, match="cancelled"):
+    with pytest.raises(Cancelled, match="cancelled"):
         await handle.result()
 
 

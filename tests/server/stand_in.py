@@ -77,7 +77,7 @@ class StandInHandle:
         if (failure := engine.failures.get(self.request.seed)) is not None:
             raise failure
         request = self.request
-        data = VIDEO
+        data = engine.video
         if request.output_format.holds == "picture":
             data = await asyncio.to_thread(
                 encode_image,
@@ -122,6 +122,8 @@ class StandIn:
     cancelled: list[str] = field(default_factory=list)
     watchers: dict[str, Callable[[Progress], None]] = field(default_factory=dict)
     noisy: bool = False
+    video: bytes = VIDEO
+    previews: dict[str, bytes] = field(default_factory=dict)
     preview: Callable[[int], bytes] = lambda index: b"preview %d" % index
     num_running: int = 0
     most_running: int = 0
@@ -164,6 +166,21 @@ class StandIn:
 
     def requests(self) -> Iterator[Live]:
         yield from self.live
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.live)
+
+    def find(self, request_id: str) -> Live | None:
+        return next((each for each in self.live if each.request.id == request_id), None)
+
+    def preview_of(self, request_id: str) -> bytes | None:
+        return self.previews.get(request_id)
+
+    async def end(self, request_id: str) -> None:
+        await asyncio.sleep(0)
+        self.cancelled.append(request_id)
+        self.live = [each for each in self.live if each.request.id != request_id]
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         self.listeners.append(listener)

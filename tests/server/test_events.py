@@ -126,7 +126,30 @@ async def test_readers_share_the_bytes_of_a_chunk():
     readers = [hub.begin() for _ in range(1000)]
     hub.hear(progress(1))
     hub._flush()
+    await until(lambda: all(len(reader.chunks) == 2 for reader in readers))
     assert len({id(reader.chunks[-1]) for reader in readers}) == 1
+
+
+async def test_others_have_the_loop_while_a_thousand_readers_are_handed_a_chunk():
+    hub = Events()
+    readers = [hub.begin() for _ in range(1000)]
+    hub.hear(progress(1))
+    hub._flush()
+    num_turns = 0
+    while len(readers[-1].chunks) < 2:
+        await asyncio.sleep(0)
+        num_turns += 1
+    assert num_turns > 20
+
+
+async def test_what_happens_while_a_chunk_is_handed_out_is_in_the_next_one():
+    hub = Events()
+    readers = [hub.begin() for _ in range(1000)]
+    hub.hear(progress(1))
+    hub._flush()
+    hub.hear(progress(2))
+    await until(lambda: len(readers[-1].chunks) == 3)
+    assert [b'"step":2' in chunk for chunk in readers[-1].chunks] == [False, False, True]
 
 
 async def test_a_flood_within_a_tick_is_bounded_and_counted():

@@ -9,13 +9,13 @@ from PIL import Image
 
 from epe.families import family
 from epe.media import encode_video
+from epe.media.thumbnail import thumbnail_of
 from epe.messages import (
     OutputFormat,
     Progress,
     Stage,
 )
 from tests.browser import open_tab
-from tests.server import stand_in
 from tests.server.scenes import address_of, admit, layout
 from tests.server.stand_in import until
 
@@ -67,8 +67,8 @@ def film() -> bytes:
     return encode_video(pixels, format=OutputFormat.WEBM, fps=5)
 
 
-async def test_a_video_is_drawn_and_can_be_played(browser, serving, engine, monkeypatch):
-    monkeypatch.setattr(stand_in, "VIDEO", film())
+async def test_a_video_is_seen_in_the_making_and_can_be_played(browser, serving, engine):
+    engine.video = film()
     engine.gate.clear()
     async with serving(family=family("wan")) as client, open_tab(browser, address_of(client)) as tab:
         await tab.until("document.querySelector('#seconds')?.closest('[hidden]') === null")
@@ -79,6 +79,12 @@ async def test_a_video_is_drawn_and_can_be_played(browser, serving, engine, monk
         assert engine.submitted[0].num_frames == 17
         admit(engine, engine.submitted[0].id)
         await tab.reads("#detail-facts", engine.submitted[0].id)
+        engine.previews[engine.submitted[0].id] = thumbnail_of(engine.video)
+        engine.watchers[engine.submitted[0].id](
+            Progress(request_id=engine.submitted[0].id, stage=Stage.DENOISE, step=9, num_steps=50)
+        )
+        await tab.reads("#draw-state", "Preview of the first frame.")
+        await tab.until("document.querySelector('#picture-image').naturalWidth === 96")
         engine.gate.set()
         await tab.reads("#draw-state", "Finished.")
         await tab.until("document.querySelector('#picture-video').videoWidth === 96")

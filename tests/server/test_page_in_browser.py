@@ -65,6 +65,15 @@ async def test_a_kept_request_is_chosen_with_the_keyboard_and_cancelled(tab, cli
     await until(lambda: engine.cancelled == [name])
 
 
+async def test_a_request_of_somebody_else_is_cancelled_from_the_page(tab, engine):
+    admit(engine, "somebodys")
+    await tab.click("#queue button")
+    await tab.reads("#detail-facts", "somebodys")
+    await tab.click("#detail-cancel")
+    await tab.reads("#detail-note", "It has ended: cancelled.")
+    assert engine.cancelled == ["somebodys"]
+
+
 async def test_predicted_and_actual_stand_side_by_side_at_the_end(tab, engine):
     one = admit(engine, "one", num_steps=4)
     layout(engine, one=(0, 1))

@@ -6,8 +6,9 @@ import base64
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from epe.errors import BadRequest, NonFinite
+from epe.errors import BadRequest, Cancelled, NonFinite
 from epe.messages import Progress, Stage
+from tests.server.scenes import admit
 from tests.server.stand_in import StandIn, until
 
 IMAGES = "/v1/images/generations"
@@ -102,6 +103,38 @@ async def test_delete_cancels_a_job_and_forgets_an_ended_one(client, engine):
         assert (await response.json())["forgotten"] is True
     status, now = await get(client, path)
     assert (status, now["error"]["code"], now["error"]["param"]) == (404, "not_found", "id")
+
+
+async def test_a_request_that_is_not_kept_is_cancelled_by_its_id(client, engine):
+    admit(engine, "waits", num_steps=4)
+    async with client.delete(f"{REQUESTS}/waits") as response:
+        told = await response.json()
+    assert (response.status, told["id"], told["status"], told["forgotten"]) == (
+        200,
+        "waits",
+        "cancelled",
+        True,
+    )
+    assert engine.cancelled == ["waits"]
+    async with client.delete(f"{REQUESTS}/waits") as response:
+        assert response.status == 404
+
+
+async def test_one_picture_of_a_kept_request_is_not_cancelled_alone(client, engine):
+    engine.gate.clear()
+    job = await accepted(client, n=2)
+    admit(engine, f"{job['id']}-1")
+    async with client.delete(f"{REQUESTS}/{job['id']}-1") as response:
+        assert response.status == 404
+    assert engine.cancelled == []
+
+
+async def test_whoever_waits_for_a_request_that_is_cancelled_is_told_so_and_not_to_send_it_again(
+    client, engine
+):
+    engine.failures[5] = Cancelled("the request was cancelled")
+    status, reply = await post(client, IMAGES, BODY)
+    assert (status, reply["error"]["code"]) == (410, "cancelled")
 
 
 async def test_a_failed_job_is_answered_200_and_says_why(client, engine):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
+from aiohttp import ClientSession, web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
 from epe.errors import NonFinite
-from epe.server.spans import Spans, TraceParent, parse_traceparent, tracer_from
+from epe.families import family
+from epe.server.app import make_app, serve
+from epe.server.spans import Spans, TraceParent, parse_traceparent, provider_from
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
 from tests.server.stand_in import until
@@ -46,7 +57,7 @@ def spans_of(*requests, parent: TraceParent | None = None, **settings):
     """The spans of these requests, in virtual time."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    spans = Spans(provider.get_tracer("test"))
+    spans = Spans(provider)
 
     async def main() -> None:
         cluster = Cluster(**settings)
@@ -88,8 +99,60 @@ def test_a_failed_request_is_a_failed_span():
 
 
 def test_nothing_is_exported_unless_the_environment_names_an_endpoint():
-    assert tracer_from({}) is None
-    assert tracer_from({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}) is None
+    assert provider_from({}) is None
+    assert provider_from({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}) is None
+
+
+@asynccontextmanager
+async def collector(received: list[ExportTraceServiceRequest]) -> AsyncIterator[str]:
+    """One that speaks OTLP over HTTP, as far as traces go; its address."""
+
+    async def take(http: web.Request) -> web.Response:
+        assert http.content_type == "application/x-protobuf"
+        body = await http.read()
+        received.append(ExportTraceServiceRequest.FromString(body))
+        answer = ExportTraceServiceResponse().SerializeToString()
+        return web.Response(body=answer, content_type="application/x-protobuf")
+
+    app = web.Application()
+    app.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    sock = socket.create_server(("127.0.0.1", 0))
+    await web.SockSite(runner, sock).start()
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_collector_has_the_spans_of_a_request_before_the_service_has_ended(monkeypatch):
+    received: list[ExportTraceServiceRequest] = []
+    async with collector(received) as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        cluster = Cluster(seconds=lambda lease: 0.001)
+        sock = socket.create_server(("127.0.0.1", 0))
+        app = make_app(await cluster.start(), family=family("zimage"), name="image")
+        runner = await serve(app, sock, end_within_s=1)
+        async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as client:
+            body = {"prompt": "a secret", "size": "64x64", "num_inference_steps": 4}
+            async with client.post(PATH, json=body, headers={"traceparent": HEADER}) as response:
+                name = (await response.json())["epe"]["request_id"]
+        await runner.cleanup()
+        await cluster.stop()
+    resources = [each for message in received for each in message.resource_spans]
+    (service_name,) = {
+        a.value.string_value for a in resources[0].resource.attributes if a.key == "service.name"
+    }
+    assert service_name == "epe"
+    spans = [span for each in resources for scope in each.scope_spans for span in scope.spans]
+    (whole,) = (span for span in spans if span.name == "request")
+    assert (whole.trace_id.hex(), whole.parent_span_id.hex()) == (TRACE, SPAN)
+    assert {a.key: a.value for a in whole.attributes}["epe.request_id"].string_value == name
+    lanes = [span for span in spans if span is not whole]
+    assert {span.name for span in lanes} == {"encode", "denoise", "decode"}
+    assert {span.parent_span_id for span in lanes} == {whole.span_id}
+    assert b"secret" not in b"".join(message.SerializeToString() for message in received)
 
 
 async def test_the_trace_of_a_client_is_in_the_log(client):

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import ClientSession, FormData
+from msgspec.structs import replace
+from PIL import Image
 
 from epe.errors import NonFinite
 from epe.families import family
-from epe.messages import Progress, Stage
+from epe.jobs.jobs import Jobs
+from epe.jobs.store import MemoryStore
+from epe.media import encode_video
+from epe.messages import OutputFormat, Progress, Stage
 from tests.server.conftest import Serving
 from tests.server.stand_in import VIDEO, StandIn, until
 
@@ -105,7 +112,7 @@ async def test_a_video_is_created_polled_and_fetched(
         ("bytes=1000-", 206, VIDEO[1000:], "bytes 1000-1023/1024"),
         ("bytes=-24", 206, VIDEO[-24:], "bytes 1000-1023/1024"),
         ("bytes=1000-9999", 206, VIDEO[1000:], "bytes 1000-1023/1024"),
-        ("bytes=4096-", 416, None, None),
+        ("bytes=4096-", 416, None, "bytes */1024"),
         ("pages=1-2", 200, VIDEO, None),
     ],
 )
@@ -118,6 +125,32 @@ async def test_a_part_of_the_file_is_answered_as_such(
         assert response.headers.get("Content-Range") == content_range
         if part is not None:
             assert await response.read() == part
+
+
+async def test_a_thumbnail_is_the_first_frame_as_a_picture(client: ClientSession, engine: StandIn) -> None:
+    pytest.importorskip("av")
+    engine.video = encode_video(np.full((2, 32, 64, 3), 200, np.uint8), format=OutputFormat.MP4, fps=8)
+    video = await ended(client, await made(client))
+    async with client.get(f"{VIDEOS}/{video['id']}/content", params={"variant": "thumbnail"}) as response:
+        assert (response.status, response.content_type) == (200, "image/webp")
+        assert Image.open(BytesIO(await response.read())).size == (64, 32)
+    status, error = await get(client, f"/{video['id']}/content", variant="spritesheet")
+    assert (status, error["error"]["param"]) == (400, "variant")
+
+
+async def test_while_a_video_is_drawn_its_thumbnail_is_a_preview(
+    client: ClientSession, engine: StandIn
+) -> None:
+    engine.gate.clear()
+    video = await made(client)
+    status, _ = await get(client, f"/{video['id']}/content", variant="thumbnail")
+    assert status == 404
+    engine.previews[engine.submitted[0].id] = b"preview"
+    async with client.get(f"{VIDEOS}/{video['id']}/content", params={"variant": "thumbnail"}) as response:
+        assert (response.status, response.content_type) == (200, "image/webp")
+        assert (await response.read(), response.headers["Cache-Control"]) == (b"preview", "no-store")
+    status, _ = await get(client, f"/{video['id']}/content")
+    assert status == 404
 
 
 async def test_a_failed_video_is_answered_200_and_says_why(client: ClientSession, engine: StandIn) -> None:
@@ -180,6 +213,24 @@ async def test_videos_are_listed_page_by_page(client: ClientSession) -> None:
     for query in ({"limit": 0}, {"limit": "many"}, {"order": "up"}):
         status, error = await get(client, **query)
         assert (status, error["error"]["param"]) == (400, next(iter(query)))
+
+
+async def test_pictures_in_the_same_store_take_no_place_of_a_video(serving: Serving, engine: StandIn) -> None:
+    store = MemoryStore()
+    async with serving(
+        family=family("wan"), name="video", jobs=Jobs(store, engine=engine, made_for="video")
+    ) as client:
+        first = await ended(client, await made(client))
+        job = await store.get(first["id"])
+        assert job is not None
+        picture = replace(job.requests[0], output_format=OutputFormat.PNG)
+        for index in range(150):
+            await store.add(replace(job, id=f"picture-{index}", requests=(picture,)))
+        second = await ended(client, await made(client, seed=6))
+        _, newest = await get(client, limit=1)
+        assert ([each["id"] for each in newest["data"]], newest["has_more"]) == ([second["id"]], True)
+        _, rest = await get(client, limit=1, after=second["id"])
+        assert ([each["id"] for each in rest["data"]], rest["has_more"]) == ([first["id"]], False)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import { clock, fromNow, laneText, seconds, shortId } from "./words.js";
 const CHART = { width: 600, height: 80 };
 const BARS = { predicted: 6, actual: 32, height: 20 };
 
-/** Show a request of the `world`; `isMine` says whether it can be ended from here. */
-export function showDetail(world, { id, nowS, isMine }) {
+/** Show a request of the `world`. */
+export function showDetail(world, { id, nowS }) {
   const request = id === null ? undefined : world.find(id);
   find("detail").hidden = request?.created_at === undefined;
   find("detail-hint").hidden = !find("detail").hidden;
@@ -18,19 +18,12 @@ export function showDetail(world, { id, nowS, isMine }) {
   showFacts(request, { nowS, lane: lanesByRequest(world.history.now).get(id) });
   showChart(request, stretches, nowS);
   list(find("detail-stretches"), stretches.map((each, index) => ({ key: index, text: stretchText(each) })));
-  const canCancel = request.account === undefined && (isMine || isKept(id));
-  find("detail-cancel").disabled = !canCancel;
-  say(find("detail-cancel"), canCancel || request.account !== undefined ? "Cancel this request" : "Its sender alone can cancel it");
+  find("detail-cancel").disabled = request.account !== undefined;
 }
 
-/** Requests that are kept can be ended by all who know them; the others end with the connection of their sender. */
-export function isKept(id) {
-  return id.startsWith("job-");
-}
-
-/** The name of the job that a kept request belongs to. */
-export function jobOf(id) {
-  return /^job-[0-9a-f]+/.exec(id)[0];
+/** What ends with a request: the pictures of one that is kept end together. */
+export function wholeOf(id) {
+  return /^job-[0-9a-f]{32}(?=-\d+$)/.exec(id)?.[0] ?? id;
 }
 
 /** What it has done, in seconds since it came: as its account says, or before its end as it was seen from here. */

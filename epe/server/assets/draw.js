@@ -121,7 +121,7 @@ export class Drawing {
     }
     const isWhole = kind === "finished";
     this.#show(blob, isWhole);
-    say(find("draw-state"), isWhole ? "Finished." : `Preview after step ${step}.`);
+    say(find("draw-state"), isWhole ? "Finished." : step === undefined ? "Preview of the first frame." : `Preview after step ${step}.`);
     say(find("picture-caption"), isWhole ? factsText(seed, drawn) : "Preview");
     find("picture-save").download = `epe-${seed}.${blob.type.split("/")[1]}`;
     return undefined;

@@ -2,7 +2,7 @@
 
 import { Api } from "./api.js";
 import { follow, poll } from "./connection.js";
-import { isKept, jobOf, showDetail, titleOf } from "./detail.js";
+import { showDetail, titleOf, wholeOf } from "./detail.js";
 import { find, list, say } from "./dom.js";
 import { Drawing } from "./draw.js";
 import { askForKey, listenForKey } from "./key.js";
@@ -83,10 +83,9 @@ async function askList() {
 async function cancelChosen() {
   const id = chosen;
   if (drawing.owns(id)) return drawing.cancel();
-  if (!isKept(id)) return undefined;
   say(find("detail-note"), "It ends at the next step…");
   try {
-    const { status } = await api.json(`v1/requests/${encodeURIComponent(jobOf(id))}`, { method: "DELETE" });
+    const { status } = await api.json(`v1/requests/${encodeURIComponent(wholeOf(id))}`, { method: "DELETE" });
     return say(find("detail-note"), `It has ended: ${status}.`);
   } catch (error) {
     return say(find("detail-note"), error.message);
@@ -97,7 +96,7 @@ function showTables() {
   const nowS = world.serverTime(localS());
   showQueue(world, { nowS, chosen, choose });
   showEnded(world, { chosen, choose });
-  showDetail(world, { id: chosen, nowS, isMine: chosen !== null && drawing.owns(chosen) });
+  showDetail(world, { id: chosen, nowS });
   list(find("lanes-now"), lanesNow());
   list(find("changes"), world.history.changes.map(({ atS, id, before, width }) => (
     { key: `${atS} ${id}`, text: `${clock(atS)}: ${shortId(id)} ${before} → ${width} wide` })));

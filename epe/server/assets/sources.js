@@ -31,7 +31,11 @@ export async function* drawVideo({ api, body, signal }) {
   try {
     while (["queued", "in_progress"].includes(answer.video.status)) {
       await pause(answer.afterMs, signal);
+      const before = answer.video.progress;
       answer = await askVideo(api, path, { signal }).catch((error) => stayOn(error, answer, signal));
+      if (answer.video.progress === before) continue;
+      const blob = await previewOf(api, path, signal);
+      if (blob !== null) yield { kind: "preview", blob };
     }
   } catch (error) {
     if (signal.aborted) await api.call(path, { method: "DELETE" });
@@ -41,6 +45,18 @@ export async function* drawVideo({ api, body, signal }) {
   if (status !== "completed") throw new ApiError(error.message, {});
   const content = await api.call(`${path}/content`, { signal });
   yield { kind: "finished", blob: await content.blob(), seed: epe.seed, drawn: epe.drawn };
+}
+
+/** The first frame as far as it has formed, or null. */
+async function previewOf(api, path, signal) {
+  try {
+    const answer = await api.call(`${path}/content?variant=thumbnail`, { signal, alsoGood: [404] });
+    const blob = answer.ok ? await answer.blob() : null;
+    return blob?.type.startsWith("image/") ? blob : null;
+  } catch (error) {
+    if (signal.aborted) throw error;
+    return null;
+  }
 }
 
 async function askVideo(api, path, options) {

@@ -1,0 +1,64 @@
+"""FlexCache in the stage file."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from epe.config.describe import describe
+from epe.config.load import build_stage
+from epe.config.request import resolve_request
+from epe.errors import BadRequest, BadSetting
+from epe.messages import TaylorSeer
+
+
+def test_without_the_section_requests_may_ask_for_all_but_pab(settings):
+    rules = build_stage(settings, env={}).cache_rules
+    assert rules.default is None
+    assert "pab" not in rules.allowed
+    assert rules.max_bytes == 256 * 2**20
+
+
+def test_a_default_is_as_a_request_would_say_it_and_is_shown_again(settings):
+    cache = {"default": {"strategy": "taylorseer", "fresh_threshold": 2}, "allowed": ["taylorseer", "pab"]}
+    stage = build_stage({**settings, "cache": cache}, env={})
+    assert stage.cache.default == TaylorSeer(fresh_threshold=2)
+    assert stage.cache_rules.attention == ("self", "joint")
+    assert build_stage(yaml.safe_load(describe(stage)), env={}).cache == stage.cache
+
+
+@pytest.mark.parametrize(
+    ("cache", "path", "message"),
+    [
+        ({"default": {"strategy": "freecache"}}, "cache.default", "supported are taylorseer, pab"),
+        ({"default": {"strategy": "lru"}}, "cache.default.strategy", "lru"),
+        (
+            {"default": {"strategy": "taylorseer", "order": 2}},
+            "cache.default.order",
+            "did you mean max_order|known here are .*max_order",
+        ),
+        ({"allowed": ["lru"]}, "cache.allowed[0]", "lru"),
+        ({"least_computed": 1.5}, "cache.least_computed", "1.5"),
+        ({"limit": 1}, "cache.limit", "not known"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_its_path(settings, cache, path, message):
+    with pytest.raises(BadSetting, match=message) as caught:
+        build_stage({**settings, "cache": cache}, env={})
+    assert caught.value.path.startswith(path)
+
+
+def test_the_stages_limits_hold_for_requests(settings):
+    cache = {"allowed": ["taylorseer"], "least_computed": 0.6, "memory_mib": 1}
+    stage = build_stage({**settings, "cache": cache}, env={})
+
+    def ask(strategy: TaylorSeer, **size: int) -> None:
+        resolve_request(
+            stage.family, prompt="a", num_steps=20, cache=strategy, cache_rules=stage.cache_rules, **size
+        )
+
+    ask(TaylorSeer(fresh_threshold=2), height=512, width=512)
+    with pytest.raises(BadRequest, match="computes at least 12"):
+        ask(TaylorSeer(fresh_threshold=4), height=512, width=512)
+    with pytest.raises(BadRequest, match="MiB of this request; allowed are 1"):
+        ask(TaylorSeer(fresh_threshold=2), height=1024, width=1024)

@@ -1,0 +1,83 @@
+"""The benchmark of FlexCache: what it compares, how it measures likeness, and its page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import flexcache_page, flexcache_settings, flexcache_speed
+from benchmarks.likeness import psnr, ssim
+from epe.cache import NAMES
+from tests.cache.profiles import made_up
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("num_steps", [50, 20])
+def test_every_strategy_is_compared_and_freecache_with_even_steps_at_equal_counts(num_steps: int) -> None:
+    found = list(flexcache_settings.settings(made_up(), num_steps))
+    assert {each.strategy for each in found} == {*NAMES, "even"}
+    for count in flexcache_settings.COUNTS[num_steps]:
+        alike = [each for each in found if each.value == count and each.strategy in ("freecache", "even")]
+        assert [len(each.reuse.computed) for each in alike] == [count, count]
+    for each in found:
+        if each.strategy == "magcache":
+            assert len(each.reuse.computed) == each.value
+
+
+@pytest.mark.parametrize("family", flexcache_speed.FAMILIES_MEASURED)
+def test_real_sizes_are_measured_with_one_setting_of_each_strategy_first(family: str) -> None:
+    found = list(flexcache_speed.settings(family))
+    kinds = [strategy for strategy, _, _ in found]
+    assert len(set(kinds[: len(set(kinds))])) == len(set(kinds))
+    assert "pab" in kinds
+
+
+def test_likeness_is_that_of_the_definitions() -> None:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    darker = (pictures // 2).astype(np.uint8)
+    assert psnr(pictures, pictures) == 100.0
+    assert ssim(pictures, pictures, CPU) == 1.0
+    errors = [np.mean((a.astype(float) - b) ** 2) for a, b in zip(pictures, darker, strict=True)]
+    assert psnr(pictures, darker) == pytest.approx(
+        np.mean([10 * np.log10(255**2 / e) for e in errors]), abs=1e-3
+    )
+    assert 0.3 < ssim(pictures, darker, CPU) < 0.95
+    noise = rng.integers(0, 256, pictures.shape, dtype=np.uint8)
+    assert ssim(pictures, noise, CPU) < 0.1
+
+
+def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
+    right = {"colour": 1.0, "place": 0.5, "kind": 1.0, "number": 1.0, "judged": True}
+    likeness = {"psnr_db": 30.5, "ssim": 0.96, "computed": 4.0}
+    times = {"speed_up": 1.95, "least": 1.9, "most": 2.0, "kept_bytes": 2048, "computed": 4, "num_records": 1}
+    about = {"device": "cpu", "gpu": None, "python": "3", "torch": "2", "side": 128, "num_prompts": 2}
+    lines: list[dict[str, Any]] = [
+        {"case": "setting", **about, "num_seeds": 1, "rounds": 1, "step_counts": [8]},
+        {"case": "quality", "steps": 8, "strategy": "none", "value": 8, **right},
+        {"case": "speed", "steps": 8, "strategy": "none", "seconds": 1.0},
+    ]
+    for strategy, more in (("freecache", 0.0), ("even", -2.5)):
+        named = {"steps": 8, "strategy": strategy, "value": 4}
+        lines.append({"case": "quality", **named, **right, **likeness, "psnr_db": 30.5 + more})
+        lines.append({"case": "speed", **named, **times})
+    (tmp_path / "flexcache.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    drawn = np.zeros((2, 16, 16, 3), dtype=np.uint8)
+    np.savez_compressed(tmp_path / "pictures.npz", **{"8/none/8": drawn, "8/freecache/4": drawn})
+    run = flexcache_page.Run(tmp_path)
+    text = flexcache_page.page(run, [], commands="`made up`")
+    assert (
+        "| freecache | 4 | 4 | 1.95 (1.90 to 2.00) | | 30.50 | 0.9600 | 1.000 | 0.500 | 1.000 | 2 |"
+        in text.replace("|  |", "| |")
+    )
+    assert "FreeCache with 4 of 8 computed: +2.50 dB to even." in text
+    flexcache_page.plot(run, 8, tmp_path / "plot.png")
+    flexcache_page.sheet(run, 8, tmp_path / "sheet.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    assert (tmp_path / "sheet.png").exists()

@@ -21,6 +21,14 @@ TITLES = {
 }
 COMMAND = "python -m benchmarks.h200_steps > RUN.jsonl; python -m benchmarks.steps_page RUN.jsonl"
 
+NOT_RUN = (
+    "## Not run",
+    "",
+    "Empty cells. Captured passes on lanes of several GPUs, in pieces between NCCL's exchanges: on one GPU two ranks, "
+    "which were threads, replayed them with equal bits (`python -m benchmarks.graph_checks`). A stream of requests of "
+    "mixed sizes through the whole service, and many short ones one after the other for the sake of memory.",
+)
+
 
 def main() -> None:
     print(page(line for path in sys.argv[1:] for line in _lines(Path(path))))
@@ -53,6 +61,8 @@ def page(lines: Iterable[Line]) -> str:
             "of the family so far.",
             "",
             *_bits(cases),
+            "",
+            *NOT_RUN,
         ]
     )
 

@@ -71,7 +71,9 @@ async def create_request(http: web.Request) -> web.Response:
 
 
 async def get_request(http: web.Request) -> web.Response:
-    """The job as it is now; 200 whatever has become of it."""
+    """The job as it is now, 200 whatever has become of it; or a request that is not kept, while it is in work."""
+    if live := _find_live(http):
+        return _json(_reply_of_live(live, status="queued" if live.progress is None else "in_progress"))
     return _json(reply_of(await find_job(http), http.app[SERVICE].jobs))
 
 
@@ -90,7 +92,9 @@ async def delete_request(http: web.Request) -> web.Response:
     """End a request that has not ended, and answer when it has; forget a job that has ended, with its pictures."""
     if live := _find_live(http):
         await http.app[SERVICE].engine.end(live.request.id)
-        return _json(_cancelled(live))
+        ended = _reply_of_live(live, status="cancelled")
+        error = detail_of(Cancelled("the request was cancelled"))
+        return _json(msgspec.structs.replace(ended, ended_at=int(time.time()), error=error, forgotten=True))
     jobs, before = http.app[SERVICE].jobs, await find_job(http)
     job = await jobs.cancel(before.id)
     return _json(msgspec.structs.replace(reply_of(job, jobs), forgotten=before.has_ended))
@@ -105,22 +109,21 @@ def _find_live(http: web.Request) -> Live | None:
     return live
 
 
-def _cancelled(live: Live) -> JobReply:
-    """What is told of a request that nobody keeps; its own client is told that it was cancelled."""
+def _reply_of_live(live: Live, *, status: JobStatus) -> JobReply:
+    """What is told of a request that nobody keeps; its own client gets its pictures, or its error."""
     step = 0 if live.progress is None else live.progress.step
     return JobReply(
         id=live.request.id,
-        status="cancelled",
+        status=status,
         created_at=int(live.arrived_at),
-        ended_at=int(time.time()),
+        ended_at=None,
         expires_at=None,
         progress=min(99, 100 * step // live.request.num_steps),
         predicted_s=live.accepted.predicted_s,
         late=live.accepted.late,
         data=(),
-        error=detail_of(Cancelled("the request was cancelled")),
+        error=None,
         warnings=(),
-        forgotten=True,
     )
 
 

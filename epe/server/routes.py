@@ -123,7 +123,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/v1/requests/{id}",
         get_request,
-        "Say how far a kept request is, and what became of it",
+        "Say how far a request is, and what became of a kept one",
         {200: Answer("the request as it is now", JobReply)},
         errors=(404, 503),
     ),

@@ -12,6 +12,7 @@ from epe.config.api_keys import ApiKey, read_keys
 from epe.errors import BadSetting
 from epe.server.routes import ROUTES
 from epe.server.settings import HttpSettings
+from tests.server.scenes import admit
 from tests.server.stand_in import until
 
 ALICE, BOB = "alice-has-this-key", "bob-has-another-key"
@@ -129,3 +130,15 @@ def test_a_file_that_everybody_may_read_is_refused(tmp_path):
 def test_a_missing_file_of_keys_is_one_sentence():
     with pytest.raises(BadSetting, match="there is no file /nowhere"):
         read_keys("/nowhere")
+
+
+async def test_a_request_in_work_is_shown_to_and_cancelled_by_its_own_client_alone(serving, engine):
+    admit(engine, "hers", client_id="alice")
+    async with serving(settings=SETTINGS) as client:
+        for method in ("GET", "DELETE"):
+            async with client.request(method, "/v1/requests/hers", headers=bearer(BOB)) as response:
+                assert response.status == 404
+        assert engine.cancelled == []
+        async with client.delete("/v1/requests/hers", headers=bearer(ALICE)) as response:
+            assert (response.status, (await response.json())["status"]) == (200, "cancelled")
+    assert engine.cancelled == ["hers"]

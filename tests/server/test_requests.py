@@ -107,6 +107,8 @@ async def test_delete_cancels_a_job_and_forgets_an_ended_one(client, engine):
 
 async def test_a_request_that_is_not_kept_is_cancelled_by_its_id(client, engine):
     admit(engine, "waits", num_steps=4)
+    status, now = await get(client, f"{REQUESTS}/waits")
+    assert (status, now["status"], now["ended_at"], now["error"]) == (200, "queued", None, None)
     async with client.delete(f"{REQUESTS}/waits") as response:
         told = await response.json()
     assert (response.status, told["id"], told["status"], told["forgotten"]) == (
@@ -115,6 +117,7 @@ async def test_a_request_that_is_not_kept_is_cancelled_by_its_id(client, engine)
         "cancelled",
         True,
     )
+    assert told["error"]["code"] == "cancelled"
     assert engine.cancelled == ["waits"]
     async with client.delete(f"{REQUESTS}/waits") as response:
         assert response.status == 404

@@ -84,14 +84,42 @@ class Findings:
             if death.kind == kind and (lost := self._loss_of(death)) is not None
         ]
 
-    def served_s(self, kind: str) -> list[float]:
-        """From a death until the survivors had run a lease, after the leader knew of it."""
+    def served_s(self, kind: str, *, has_survivors: bool) -> list[float]:
+        """From a death until another lease had run, after the leader knew of it; of those after which ranks were there,
+        or of those after which all were on their way back."""
         found = []
         for death in self.deaths:
-            if death.kind == kind and (lost := self._loss_of(death)) is not None:
-                ran = (at_s(e) for e in self.of("lease.ran") if at_s(e) > at_s(lost))
-                found += [ran_s - death.at_s for ran_s in [next(ran, None)] if ran_s is not None]
+            lost = self._loss_of(death)
+            if death.kind != kind or lost is None or self._has_survivors(lost) != has_survivors:
+                continue
+            ran = (at_s(e) for e in self.of("lease.ran") if at_s(e) > at_s(lost))
+            found += [ran_s - death.at_s for ran_s in [next(ran, None)] if ran_s is not None]
         return found
+
+    def _has_survivors(self, lost: Event) -> bool:
+        """Whether some rank worked when the leader knew of a loss."""
+        there = {rank for rank in self.before if rank is not None}
+        for event in self.events:
+            if at_s(event) > at_s(lost):
+                break
+            if event["event"] == "rank.was_lost":
+                there.discard(event["rank"])
+            elif event["event"] == "rank.became_ready":
+                there.add(event["rank"])
+        return bool(there - {lost["rank"]})
+
+    @property
+    def repeated_steps(self) -> list[int]:
+        """Steps that were drawn twice, of each time that a request went on elsewhere."""
+        return [event["repeated_steps"] for event in self.of("request.resumed")]
+
+    @property
+    def num_above_a_lease(self) -> int:
+        """How often more steps were drawn twice than the largest lease of that request had: a pulse of work."""
+        largest: Counter[str] = Counter()
+        for sent in self.of("lease.sent"):
+            largest[sent["request"]] = max(largest[sent["request"]], sent["num_steps"])
+        return sum(e["repeated_steps"] > largest[e["request"]] for e in self.of("request.resumed"))
 
     def recovered_s(self, kind: str) -> list[float]:
         """From a death until the request that the rank was at had its next lease elsewhere."""

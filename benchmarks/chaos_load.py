@@ -60,8 +60,6 @@ class End:
     outcome: Outcome
     status: int = 0
     error: str = ""
-    num_recoveries: int = 0
-    num_repeated_steps: int = 0
 
 
 def plan_requests(num: int, *, over_s: float, seed: int) -> list[Plan]:
@@ -131,14 +129,7 @@ async def _draw(session: aiohttp.ClientSession, url: str, plan: Plan, expected: 
         reply = await answer.json()
     if answer.status == 200:
         same = np.array_equal(_pixels(reply), expected)
-        account = reply["data"][0]["epe"]
-        return End(
-            plan,
-            "finished" if same else "other bits",
-            200,
-            num_recoveries=account["num_recoveries"],
-            num_repeated_steps=account["num_repeated_steps"],
-        )
+        return End(plan, "finished" if same else "other bits", 200)
     outcome: dict[int, Outcome] = {429: "refused", 503: "gone", 504: "expired"}
     return End(plan, outcome.get(answer.status, "failed"), answer.status, reply["error"]["message"])
 

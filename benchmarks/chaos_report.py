@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from benchmarks.chaos_findings import Findings
 
-DATE = "2026-11-29"
+DATE = "2026-11-30"
 
 
 def spread(seconds: list[float]) -> str:
@@ -57,8 +57,7 @@ def _requests(findings: Findings) -> list[str]:
         "no reply": "lost: none may be",
     }
     rows = [f"| {name} | {findings.outcomes[name]} | {meaning} |" for name, meaning in meanings.items()]
-    recovered = [end for end in findings.ends if end.num_recoveries]
-    repeated = [end.num_repeated_steps for end in recovered]
+    repeated = findings.repeated_steps
     return [
         f"## {len(findings.ends)} requests",
         "",
@@ -67,10 +66,9 @@ def _requests(findings: Findings) -> list[str]:
         *rows,
         "",
         f"In the service's log each admitted request has exactly one end. "
-        f"{sum(1 for _ in findings.of('request.resumed'))} times a request went on elsewhere. The "
-        f"{len(recovered)} that were finished after that had drawn {sum(repeated)} steps twice for "
-        f"{sum(end.num_recoveries for end in recovered)} recoveries, at most {max(repeated, default=0)} of one "
-        "request.",
+        f"{len(repeated)} times a request went on elsewhere; for that {sum(repeated)} steps were drawn twice, at most "
+        f"{max(repeated, default=0)} at one time; {findings.num_above_a_lease} times more than the largest lease of "
+        "the request had, which is a pulse of work.",
         "",
     ]
 
@@ -80,8 +78,8 @@ def _deaths(findings: Findings) -> list[str]:
     faults = Counter(event["kind"] for event in findings.of("fault.struck"))
     struck = ", ".join(f"{count} {kind}" for kind, count in sorted(faults.items()))
     rows = [
-        f"| {name} | {spread(findings.seen_s(kind))} | {spread(findings.served_s(kind))} "
-        f"| {spread(findings.recovered_s(kind))} |"
+        f"| {name} | {spread(findings.seen_s(kind))} | {spread(findings.served_s(kind, has_survivors=True))} "
+        f"| {spread(findings.served_s(kind, has_survivors=False))} | {spread(findings.recovered_s(kind))} |"
         for kind, name in (("kill", "kill -9"), ("stop", "SIGSTOP"))
     ]
     return [
@@ -92,9 +90,9 @@ def _deaths(findings: Findings) -> list[str]:
         f"{sum(1 for e in findings.of('rank.was_lost') if 'has not ended lease' in e['reason'])} ranks were found "
         f"hung, {sum(1 for _ in findings.of('rank.was_quarantined'))} quarantined.",
         "",
-        "| death | seconds until it was seen | until the survivors had run a lease | until the rank's own request had "
-        "a lease again, its turn in the queue included |",
-        "|---|---|---|---|",
+        "| death | seconds until it was seen | until the survivors had run a lease | until a lease had run where no "
+        "rank was left | until the rank's own request had a lease again, its turn in the queue included |",
+        "|---|---|---|---|---|",
         *rows,
         "",
         f"A lost rank took leases again after {spread(findings.readmitted_s())} s; the first start of the whole "

@@ -1,6 +1,6 @@
 """What keeping checkpoints costs at 512x512: two services of four CPU ranks, one that keeps them and one that does not.
 
-    python -m benchmarks.checkpoint_cost [--rounds 9] [--output docs/results/checkpoint-cost.md]
+    python -m benchmarks.checkpoint_cost [--rounds 9] [--model demo] [--output docs/results/checkpoint-cost.md]
 
 Each round sends the same requests to one service and then to the other, and gives one ratio; who comes first changes.
 Where other work shares the machine, processor time says more than pictures a second.
@@ -25,19 +25,24 @@ import yaml
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: every rank has one core at most
 
+from epe.config.demo import DEMO
 from epe.models.catalog import make_tiny
 from tests.service.served import Served, serve, write_stage
 
-DATE = "2026-11-29"
+DATE = "2026-11-30"
+MODELS = {
+    "tiny": "the tiny random-weight Z-Image of `epe models make-tiny`",
+    "demo": "the demo model of this package (trained, 47 MB)",
+}
 BODY = {"size": "512x512", "num_inference_steps": 12}
 NUM_AT_ONCE = 8
 
 
-def start(folder: Path, checkpoint: Path, *, checkpoint_mb: int) -> Served:
+def start(folder: Path, model_path: str, *, checkpoint_mb: int) -> Served:
     """A service of four ranks that keeps so much."""
     own = folder / f"keeps-{checkpoint_mb}"
     own.mkdir()
-    path = write_stage(own, checkpoint, num_ranks=4)
+    path = write_stage(own, model_path, num_ranks=4)
     stage = yaml.safe_load(path.read_text())
     stage["service"]["checkpoint_mb"] = checkpoint_mb
     stage["parallelism"]["scheduler"]["cost_file"] = str(folder / "costs.json")
@@ -91,15 +96,15 @@ def row(name: str, pairs: list[tuple[float, float]]) -> str:
     )
 
 
-def report(rounds: list[tuple[Round, Round]], *, command: str) -> str:
+def report(rounds: list[tuple[Round, Round]], *, command: str, model: str) -> str:
     """Markdown."""
     return "\n".join(
         [
             "# What checkpoints cost",
             "",
             f"`{command}`, {DATE}, on {platform.machine()} with {os.cpu_count()} cores (no GPU, shared with other "
-            f"work), Python {platform.python_version()}, torch {version('torch')}. Four CPU ranks, the tiny "
-            f"random-weight Z-Image of `epe models make-tiny`; {NUM_AT_ONCE} requests at once of 512x512 and "
+            f"work), Python {platform.python_version()}, torch {version('torch')}. Four CPU ranks, "
+            f"{MODELS[model]}; {NUM_AT_ONCE} requests at once of 512x512 and "
             f"{BODY['num_inference_steps']} steps, a lease a step; {len(rounds)} rounds, each asks both services.",
             "",
             "| seconds a picture | kept (median) | not kept (median) | mean ratio ± standard error | median ratio |",
@@ -116,18 +121,23 @@ def report(rounds: list[tuple[Round, Round]], *, command: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--model", choices=MODELS, default="tiny")
     parser.add_argument("--output", type=Path, help="write the page there; else it is printed")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        make_tiny("zimage", folder / "zimage")
-        services = [start(folder, folder / "zimage", checkpoint_mb=each) for each in (1024, 0)]
+        model_path = DEMO
+        if args.model == "tiny":
+            model_path = str(folder / "zimage")
+            make_tiny("zimage", folder / "zimage")
+        services = [start(folder, model_path, checkpoint_mb=each) for each in (1024, 0)]
         try:
             rounds = asyncio.run(measure(*services, rounds=args.rounds))
         finally:
             for served in services:
                 served.close()
-    page = report(rounds, command=shlex.join(["python", "-m", "benchmarks.checkpoint_cost", *sys.argv[1:]]))
+    command = shlex.join(["python", "-m", "benchmarks.checkpoint_cost", *sys.argv[1:]])
+    page = report(rounds, command=command, model=args.model)
     if args.output:
         args.output.write_text(page)
     else:

@@ -1,8 +1,8 @@
 """What FlexCache costs and gives on the demo model: pictures of held-out prompts with each setting beside those without
 it, and how much faster one request is.
 
-    python -m benchmarks.flexcache --output OUT            # on CUDA, about five minutes
-    python -m benchmarks.flexcache --quick --output OUT    # the same program, small, on a CPU
+    python -m benchmarks.flexcache --output OUT                 # on CUDA, about five minutes
+    python -m benchmarks.flexcache --size quick --output OUT    # the same program on a CPU, in a minute
 
 One JSON object a line, as it goes; OUT/profile.json is the profile that was fitted, OUT/pictures.npz has the pictures
 of the contact sheet. `benchmarks.flexcache_page` makes the page of them.
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from benchmarks.flexcache_settings import FULL, QUICK, Plan, Setting, settings
+from benchmarks.flexcache_settings import PLANS, Plan, Setting, settings
 from benchmarks.likeness import psnr, ssim
 from epe.cache import Profile, num_records, read_profile
 from epe.config.demo import DEFAULTS, model_folder
@@ -55,12 +55,12 @@ NUM_SHOWN = 6
 
 def main() -> None:
     args = _parser().parse_args()
-    plan, out = QUICK if args.quick else FULL, args.output
+    plan, out = PLANS[args.size], args.output
     if args.step_counts:
         plan = dataclasses.replace(plan, step_counts=tuple(args.step_counts))
     out.mkdir(parents=True, exist_ok=True)
-    # Before CUDA begins in this process, so that its children may be copies of it.
-    with ProcessPoolExecutor(args.processes, mp_context=get_context("fork")) as judges:
+    # Copies of a process that has asked for CUDA could not use it, and torch's optimizers ask.
+    with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as judges:
         ready = judges.submit(_prepare, out / "oracle.pt", plan.oracle_scenes)
         bench = Bench(plan, out, device=torch.device(args.device), judges=judges, ready=ready)
         bench.tell(_about(args.device, plan))
@@ -265,12 +265,13 @@ def _judged(
 def _about(device: str, plan: Plan) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name(0) if device == "cuda" else None
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return {"case": "setting", "device": device, "gpu": gpu, **versions, **asdict(plan)}
+    size = next((name for name, each in PLANS.items() if each == plan), "other")
+    return {"case": "setting", "size": size, "device": device, "gpu": gpu, **versions, **asdict(plan)}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--size", choices=PLANS, default="full", help="how much is drawn")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--step-counts", type=int, nargs="+", help="instead of all")
     parser.add_argument("--profile", type=Path, help="instead of fitting one")

@@ -62,12 +62,14 @@ class Run:
         lines = _read(folder / "flexcache.jsonl")
         self.about = next(line for line in lines if line["case"] == "setting")
         self.fit = next((line for line in lines if line["case"] == "fit"), None)
-        self.quality = [line for line in lines if line["case"] == "quality" and line["judged"]]
+        # Each is told when it is drawn, and again when it is judged; of a run that was cut short some are not judged.
+        self.quality = list({_key(line): line for line in lines if line["case"] == "quality"}.values())
         self.speed, self.captured = (
             {_key(line): line for line in lines if line["case"] == case}
             for case in ("speed", "captured speed")
         )
-        self.pictures = dict(np.load(folder / "pictures.npz"))
+        pictures = folder / "pictures.npz"
+        self.pictures = dict(np.load(pictures)) if pictures.exists() else {}
 
     def of(self, num_steps: int) -> list[Line]:
         return [line for line in self.quality if line["steps"] == num_steps]
@@ -99,10 +101,11 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
         parts += ["", f"## {num_steps} steps", "", *_table(run, num_steps)]
         parts += ["", f"![Speed and likeness at {num_steps} steps](flexcache-{num_steps}.png)"]
         parts += ["", *_verdicts(run, num_steps)]
-        parts += [
-            "",
-            f"![The same prompts with each setting at {num_steps} steps](flexcache-sheet-{num_steps}.png)",
-        ]
+        if shown_rows(run, num_steps):
+            parts += [
+                "",
+                f"![The same prompts with each setting, {num_steps} steps](flexcache-sheet-{num_steps}.png)",
+            ]
     return "\n".join([*parts, "", *_speeds(speed), ""])
 
 
@@ -110,16 +113,19 @@ def _table(run: Run, num_steps: int) -> Iterator[str]:
     yield "| strategy | value | computed | speed-up | captured | PSNR dB | SSIM | colour | place | kind | kept KiB |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for line in run.of(num_steps):
-        right = " | ".join(f"{line[name]:.3f}" for name in ("colour", "place", "kind"))
+        right = " | ".join(
+            f"{line[name]:.3f}" if name in line else "" for name in ("colour", "place", "kind")
+        )
         if line["strategy"] == "none":
             yield f"| none | | {num_steps} | 1 | 1 | | | {right} | |"
             continue
-        timed, captured = run.speed[_key(line)], run.captured.get(_key(line))
+        timed, captured = run.speed.get(_key(line), {}), run.captured.get(_key(line))
         replayed = f"{captured['speed_up']:.2f}" if captured else ""
+        spread = f"{timed['speed_up']:.2f} ({timed['least']:.2f} to {timed['most']:.2f})" if timed else ""
+        kept = f"{timed['kept_bytes'] / 1024:g}" if timed else ""
         yield (
-            f"| {line['strategy']} | {line['value']:g} | {line['computed']:g} | {timed['speed_up']:.2f} "
-            f"({timed['least']:.2f} to {timed['most']:.2f}) | {replayed} | {line['psnr_db']:.2f} | {line['ssim']:.4f} "
-            f"| {right} | {timed['kept_bytes'] / 1024:g} |"
+            f"| {line['strategy']} | {line['value']:g} | {line['computed']:g} | {spread} | {replayed} "
+            f"| {line['psnr_db']:.2f} | {line['ssim']:.4f} | {right} | {kept} |"
         )
 
 
@@ -175,7 +181,7 @@ def plot(run: Run, num_steps: int, path: Path) -> None:
         points = sorted(
             (run.speed[_key(line)]["speed_up"], line["psnr_db"])
             for line in run.of(num_steps)
-            if line["strategy"] == name
+            if line["strategy"] == name and _key(line) in run.speed
         )
         if points:
             axes.plot(*zip(*points, strict=True), "o-", color=colour, label=name, markersize=4, linewidth=1)
@@ -189,10 +195,14 @@ def plot(run: Run, num_steps: int, path: Path) -> None:
     pyplot.close(figure)
 
 
+def shown_rows(run: Run, num_steps: int) -> list[str]:
+    """The settings of which there are pictures."""
+    return [key for key in SHOWN.get(num_steps, ()) if f"{num_steps}/{key}" in run.pictures]
+
+
 def sheet(run: Run, num_steps: int, path: Path) -> None:
     """A row for each setting, a column for each prompt."""
-    rows = [key for key in SHOWN.get(num_steps, ()) if f"{num_steps}/{key}" in run.pictures]
-    if not rows:
+    if not (rows := shown_rows(run, num_steps)):
         return
     pictures = [run.pictures[f"{num_steps}/{key}"] for key in rows]
     count, side = pictures[0].shape[0], pictures[0].shape[1] // 2
@@ -232,10 +242,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     run = Run(args.folder)
-    commands = (
-        "`python -m benchmarks.flexcache --output OUT`, `python -m benchmarks.flexcache_speed > SPEED.jsonl`"
-    )
-    commands += ", `python -m benchmarks.flexcache_page OUT SPEED.jsonl --output docs/results`"
+    size = "" if run.about["size"] == "full" else f" --size {run.about['size']}"
+    commands = f"`python -m benchmarks.flexcache{size} --output OUT`"
+    if args.speed:
+        commands += ", `python -m benchmarks.flexcache_speed > SPEED.jsonl`"
+    commands += ", `python -m benchmarks.flexcache_page OUT [SPEED.jsonl] --output docs/results`"
     text = page(run, _read(args.speed) if args.speed else [], commands=commands)
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:

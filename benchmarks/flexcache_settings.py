@@ -52,6 +52,18 @@ FULL = Plan(
     rounds=3,
     oracle_scenes=1000,
 )
+# On a CPU in ten minutes.
+SMALL = Plan(
+    step_counts=(20,),
+    num_fitting=8,
+    fitting_steps=20,
+    num_prompts=8,
+    num_seeds=1,
+    batch=8,
+    side=256,
+    rounds=1,
+    oracle_scenes=300,
+)
 QUICK = Plan(
     step_counts=(8,),
     num_fitting=2,
@@ -63,6 +75,7 @@ QUICK = Plan(
     rounds=1,
     oracle_scenes=60,
 )
+PLANS = {"full": FULL, "small": SMALL, "quick": QUICK}
 
 
 @dataclass(frozen=True, kw_only=True)

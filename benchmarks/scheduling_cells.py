@@ -142,6 +142,12 @@ REASONS = {
     ("four-poisson-videos-0.6-x1.25", "weighted goodput"): (
         "quick pictures, which weigh next to nothing as work, are served in time at the cost of a few videos"
     ),
+    ("four-gamma2-videos-0.9-x5", "weighted goodput"): (
+        "lanes of videos are wide for short steps while quick pictures come, of which far more are in time"
+    ),
+    ("wan-onoff-large-0.8-x5", "weighted goodput"): (
+        "requests are counted, not their work: more of the smaller ones are in time, fewer of the largest"
+    ),
 }
 
 

@@ -204,6 +204,7 @@ class Planner(Actor):
                 request=lease.request.id,
                 stage=lease.stage,
                 ranks=lease.lane.ranks,
+                num_steps=lease.num_steps,
             )
             for rank in lease.lane.ranks:
                 self.ref(self.directory.worker(rank)).tell(lease)
@@ -417,10 +418,16 @@ class Planner(Actor):
 
     def _resume(self, trajectory: Trajectory) -> None:
         """Have a request go on whose lane broke or whose holders are gone, unless that happens again and again."""
+        before = trajectory.num_repeated_steps
         if not trajectory.resume():
             return
-        request_id = trajectory.request.id
-        log.info("request.resumed", request=request_id, stage=trajectory.stage, step=trajectory.step)
+        log.info(
+            "request.resumed",
+            request=trajectory.request.id,
+            stage=trajectory.stage,
+            step=trajectory.step,
+            repeated_steps=trajectory.num_repeated_steps - before,
+        )
         trajectory.ending = given_up(trajectory)
 
     def _checkpointed(self, message: Checkpointed) -> None:

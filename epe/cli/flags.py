@@ -109,9 +109,10 @@ def add_parallel(parser: Parser, family: Family) -> None:
         action=BooleanOptionalAction,
         help=f"decode in bands on all ranks (default {'on' if family.parallel_vae else 'off'})",
     )
-    parser.add_argument(
-        "--vae-parallel-halo", type=whole_number, metavar="ROWS", help="kept for compatibility; not used"
-    )
+    if family.vae_halo:
+        parser.add_argument(
+            "--vae-parallel-halo", type=whole_number, metavar="ROWS", help="kept for compatibility; not used"
+        )
     _add_transport(parser)
 
 

@@ -88,7 +88,7 @@ def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -
         transport=transport,
         video_codec=_video_codec(args, ready, file_format),
         parallel_vae=args.parallel_vae,
-        vae_parallel_halo=args.vae_parallel_halo,
+        vae_parallel_halo=getattr(args, "vae_parallel_halo", None),
         version=__version__,
         flags={name: value for name, value in vars(args).items() if value is not None},
     )
@@ -207,5 +207,5 @@ def _refuse_what_is_not_there(args: Namespace) -> None:
     degree = getattr(args, "tensor_parallel_degree", None)
     if degree is not None and degree < 1:
         raise BadSetting(f"{degree} is not 1 or more", path="--tensor-parallel-degree")
-    if args.vae_parallel_halo is not None and args.vae_parallel_halo < 0:
+    if (getattr(args, "vae_parallel_halo", None) or 0) < 0:
         raise BadSetting(f"{args.vae_parallel_halo} is not 0 or more", path="--vae-parallel-halo")

@@ -73,6 +73,8 @@ class Family(Struct, frozen=True, kw_only=True):
     `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
     transformer's `config.json` that counts its heads, which the planes of tensor parallelism share. `attention` are the
     kinds of attention modules whose output may stand for that of a later step (none: they do more than attention).
+    `parallel_vae` is whether decodes are in bands unless said otherwise, `vae_halo` whether the command has a flag for
+    rows that nobody needs any more.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Family(Struct, frozen=True, kw_only=True):
     negative_prompt: bool = True
     flow_shift: bool = False
     parallel_vae: bool = True
+    vae_halo: bool = True
     migratable: bool = True
     min_side: int = 64
     max_side: int = 4096

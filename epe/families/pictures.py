@@ -50,6 +50,7 @@ FLUX2_KLEIN = Family(
     branches_above=1.0,
     negative_prompt=False,
     latent_channels=32,
+    vae_halo=False,
     # 512 tokens of 7680 values in bfloat16.
     text_bytes=2 * 512 * 7680,
     defaults=Defaults(height=512, width=512, num_steps=4, guidance_scale=1.0, seed=7),

@@ -24,7 +24,13 @@ def decoded(
     A rank that is alone and out of memory does it again with bands that rest in host memory: the same bits in less.
     """
     if exchange is None:
-        return _whole(vae, latents)
+        try:
+            return _whole(vae, latents)
+        except torch.OutOfMemoryError as error:
+            if bands.why_not(vae) is not None:
+                raise
+            hint = "a decode in bands needs less: set parallelism.vae.enabled: true in the stage file"
+            raise torch.OutOfMemoryError(f"{error}; {hint}") from error
     if reason := bands.why_not(vae):
         _say(type(vae).__name__, reason)
         return _whole(vae, latents) if exchange.position == 0 else None

@@ -26,4 +26,7 @@ def packed_noise(
         torch.Generator("cpu").manual_seed(request.seed),
     )
     # FLUX's pipelines give the positions of the rows beside them.
-    return drawn[0] if isinstance(drawn, tuple) else drawn
+    packed: torch.Tensor = drawn[0] if isinstance(drawn, tuple) else drawn
+    # FLUX.2's lie with the rows innermost, of which a GPU may make a product by another kernel, with other last bits.
+    # Neither a rank's part of them nor a state that has moved lies so.
+    return packed.contiguous()

@@ -16,7 +16,15 @@ from torch.nn import functional
 from epe.transport.exchange import Exchange
 from epe.vae.bands import Bands, bands_of
 from epe.vae.canvas import Canvas, Here
-from epe.vae.layers import Memory, attention, causal_convolution, convolution, group_norm, lay_out_weights
+from epe.vae.layers import (
+    Memory,
+    attention,
+    causal_convolution,
+    convolution,
+    group_norm,
+    lay_out_weights,
+    pixel_norm,
+)
 from epe.vae.seam import kind_of, why_not_modules
 
 # Whole frames at a time: (canvas, the model, latents after its first convolution of single pixels).
@@ -155,14 +163,18 @@ def _decode_frame(
             layer = _causal_residual(canvas, layer, residual, memory)
         for upsampler in block.upsamplers or ():
             layer = _upsample(canvas, layer, upsampler, memory, is_first=is_first)
-    activate = (decoder.norm_out, decoder.nonlinearity)
+    activate = (pixel_norm(decoder.norm_out), decoder.nonlinearity)
     return canvas.collect(causal(layer, decoder.conv_out, before=activate))
 
 
 def _causal_residual(canvas: Canvas, layer: Here, block: Any, memory: Memory) -> Here:
     shortcut = canvas.each(block.conv_shortcut, layer)
-    inner = causal_convolution(canvas, layer, block.conv1, memory, before=(block.norm1, block.nonlinearity))
-    inner = causal_convolution(canvas, inner, block.conv2, memory, before=(block.norm2, block.nonlinearity))
+    first, second = (
+        (pixel_norm(block.norm1), block.nonlinearity),
+        (pixel_norm(block.norm2), block.nonlinearity),
+    )
+    inner = causal_convolution(canvas, layer, block.conv1, memory, before=first)
+    inner = causal_convolution(canvas, inner, block.conv2, memory, before=second)
     return canvas.each(torch.add, inner, shortcut)
 
 
@@ -180,7 +192,7 @@ def _upsample(canvas: Canvas, layer: Here, block: Any, memory: Memory, *, is_fir
 def _attend_in_frames(canvas: Canvas, layer: Here, block: Any) -> Here:
     def tokens(band: torch.Tensor) -> torch.Tensor:
         """(3, frames, 1, rows x columns, channels): queries, keys and values."""
-        mixed = block.to_qkv(block.norm(_as_pictures(band))).flatten(2).transpose(1, 2)
+        mixed = block.to_qkv(pixel_norm(block.norm)(_as_pictures(band))).flatten(2).transpose(1, 2)
         return torch.stack(mixed.unsqueeze(1).chunk(3, dim=-1))
 
     def project(attended: torch.Tensor, band: torch.Tensor) -> torch.Tensor:

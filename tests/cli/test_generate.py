@@ -323,6 +323,14 @@ def test_the_help_of_another_family_shows_other_flags(capsys):
     assert "denoising steps (default 4)" in text
 
 
+def test_klein_has_the_switch_of_decoding_in_bands_alone(capsys):
+    with pytest.raises(SystemExit):
+        run(["generate", "--model", "flux2-klein", "--help"])
+    text = capsys.readouterr().out
+    assert "--parallel-vae" in text
+    assert "--vae-parallel-halo" not in text
+
+
 def test_the_help_of_a_family_that_is_not_there_says_so(capsys):
     with pytest.raises(SystemExit):
         run(["generate", "--help", "--model=llada-image"])

@@ -35,5 +35,7 @@ def make_request(checkpoint: Path, **changes: Any) -> Request:
 
 
 def adapters_of(checkpoint: Path, count: int, **loading: Any) -> list[Adapter]:
-    """One a rank; guidance branches as the pipeline has them."""
-    return [Loading(cfg_parallel_degree=1, **loading).adapter(checkpoint) for _ in range(count)]
+    """One a rank; guidance branches as the pipeline has them, if `loading` does not say otherwise. The folder's name is
+    that of the family."""
+    how = Loading(**({"cfg_parallel_degree": 1} | loading))
+    return [how.adapter(checkpoint) for _ in range(count)]

@@ -60,6 +60,21 @@ def test_a_lane_without_memory_says_so(vae: AutoencoderKL, monkeypatch: pytest.M
         on_lane(2, lambda exchange: decoded(vae, LATENTS, exchange))  # type: ignore[arg-type]
 
 
+def test_a_whole_decode_without_memory_says_what_needs_less(
+    vae: AutoencoderKL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(vae, "decode", full)
+    with pytest.raises(torch.OutOfMemoryError, match=r"no memory; .*set parallelism\.vae\.enabled: true"):
+        decoded(vae, torch.zeros(1, 4, 16, 16), None)
+    vae.enable_tiling()
+    with pytest.raises(torch.OutOfMemoryError, match=r"^no memory$"):
+        decoded(vae, torch.zeros(1, 4, 16, 16), None)
+    vae.disable_tiling()
+
+
 def test_what_bands_do_not_know_is_decoded_whole_by_the_head_and_said_once(
     vae: AutoencoderKL, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,17 @@ def test_a_state_goes_over_the_wire_and_on_elsewhere_at_every_boundary(
     assert same(advance(there, moved, SoloExchange(), Split(), num_steps=left), solo(here, request))
 
 
+def test_a_state_lies_in_memory_as_it_does_once_it_has_moved(
+    adapters: list[Adapter], checkpoint: Path
+) -> None:
+    state = adapters[0].encode(make_request(checkpoint))
+    for _ in range(2):
+        moved = adapters[1].import_state(state.request, *adapters[0].export_state(state))
+        strides = {name: tensor.stride() for name, tensor in state.tensors.items()}
+        assert strides == {name: tensor.stride() for name, tensor in moved.tensors.items()}
+        state = advance(adapters[0], state, SoloExchange(), Split())
+
+
 def test_the_state_of_another_request_is_not_imported(adapters: list[Adapter], checkpoint: Path) -> None:
     parcel = adapters[0].export_state(adapters[0].encode(make_request(checkpoint, id="a")))
     with pytest.raises(ValueError, match="state of request a"):

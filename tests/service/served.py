@@ -34,7 +34,7 @@ END_WITHIN_S = 40.0
 
 def write_stage(
     folder: Path,
-    checkpoint: Path,
+    checkpoint: Path | str,
     *,
     num_ranks: int,
     cfg_parallel_degree: int = 1,

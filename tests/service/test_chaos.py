@@ -24,6 +24,7 @@ async def test_whatever_dies_or_leaves_or_fails_every_request_has_one_end_and_ev
     assert findings.problems == [], report(findings, command="in a test")
     assert len(findings.ends) == NUM_REQUESTS
     assert len(findings.deaths) == NUM_DEATHS
+    assert findings.num_above_a_lease == 0, "a death costs the steps of one lease"
     assert 2 * findings.num_at_work >= NUM_DEATHS, "most ranks shall die at work"
     assert findings.outcomes["finished"] >= NUM_REQUESTS / 4
     assert Counter(event["kind"] for event in findings.of("fault.struck")).total() > 0

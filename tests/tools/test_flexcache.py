@@ -57,7 +57,15 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
     right = {"colour": 1.0, "place": 0.5, "kind": 1.0, "number": 1.0, "judged": True}
     likeness = {"psnr_db": 30.5, "ssim": 0.96, "computed": 4.0}
     times = {"speed_up": 1.95, "least": 1.9, "most": 2.0, "kept_bytes": 2048, "computed": 4, "num_records": 1}
-    about = {"device": "cpu", "gpu": None, "python": "3", "torch": "2", "side": 128, "num_prompts": 2}
+    about = {
+        "size": "quick",
+        "device": "cpu",
+        "gpu": None,
+        "python": "3",
+        "torch": "2",
+        "side": 128,
+        "num_prompts": 2,
+    }
     lines: list[dict[str, Any]] = [
         {"case": "setting", **about, "num_seeds": 1, "rounds": 1, "step_counts": [8]},
         {"case": "quality", "steps": 8, "strategy": "none", "value": 8, **right},

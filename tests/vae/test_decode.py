@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,23 @@ def test_attention_in_parts_is_attention(num_bytes: int) -> None:
     expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
     parts = layers.attended_in_parts(queries, keys, values, num_bytes=num_bytes)
     assert torch.allclose(parts, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["wan", "qwenimage"])
+def test_pixels_normalized_in_one_pass_are_those_of_the_module(name: str, dtype: torch.dtype) -> None:
+    """The way of a GPU."""
+    module = importlib.import_module(f"diffusers.models.autoencoders.autoencoder_kl_{name}")
+    kind = {"wan": "WanRMS_norm", "qwenimage": "QwenImageRMS_norm"}[name]
+    norm = getattr(module, kind)(24, images=False)
+    generator = torch.Generator().manual_seed(0)
+    norm.gamma.data = torch.randn(norm.gamma.shape, generator=generator)
+    rows = torch.randn(1, 24, 2, 5, 7, generator=generator).to(dtype)
+    rows[..., 0] = 0.0
+    expected = norm(rows.double()).detach()
+    one = layers.over_channels(rows, norm.gamma.detach().to(dtype)).double()
+    many = norm.to(dtype)(rows).detach().double()
+    gamma_error = float((norm.gamma.double() - norm.to(dtype).gamma.double()).detach().abs().max())
+    assert (
+        float((one - expected).abs().max()) <= 2 * float((many - expected).abs().max()) + 1e-6 + gamma_error
+    )

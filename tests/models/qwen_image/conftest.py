@@ -1,23 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from diffusers import QwenImagePipeline
 
-from epe.models.loading import Loading
-from epe.models.qwen_image.adapter import QwenImageAdapter, load
 from epe.models.qwen_image.tiny import make_tiny
+from tests.models.every_family import adapters_of
 from tests.models.trajectories import WIDTHS
 from tests.oracle import load_oracle
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random-weight Qwen-Image checkpoint, written once."""
+    """A small random-weight checkpoint, written once."""
     directory = tmp_path_factory.mktemp("tiny") / "qwen-image"
     make_tiny(directory)
     return directory
@@ -31,12 +28,12 @@ def pipeline(tiny_qwen_image: Path) -> QwenImagePipeline:
 
 
 @pytest.fixture(scope="session")
-def adapters(tiny_qwen_image: Path) -> list[QwenImageAdapter]:
+def adapters(tiny_qwen_image: Path) -> list[Any]:
     """One adapter a rank."""
-    return [load(tiny_qwen_image, Loading(device=CPU)) for _ in range(max(WIDTHS))]
+    return adapters_of(tiny_qwen_image, max(WIDTHS))
 
 
 @pytest.fixture(scope="session")
-def ulysses(tiny_qwen_image: Path) -> list[QwenImageAdapter]:
+def ulysses(tiny_qwen_image: Path) -> list[Any]:
     """One adapter a rank, which share their heads: three, so that a lane of two has uneven parts."""
-    return [load(tiny_qwen_image, Loading(device=CPU, attention_mode="ulysses")) for _ in range(max(WIDTHS))]
+    return adapters_of(tiny_qwen_image, max(WIDTHS), attention_mode="ulysses")

@@ -1,21 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from diffusers import WanPipeline
 
-from epe.models.loading import Loading
-from epe.models.wan.adapter import WanAdapter, load
 from epe.models.wan.tiny import make_tiny
+from tests.models.every_family import adapters_of
 from tests.models.trajectories import WIDTHS
 from tests.oracle import load_oracle
 
 
 @pytest.fixture(scope="session")
 def tiny_wan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random-weight Wan checkpoint, written once."""
+    """A small random-weight checkpoint, written once."""
     directory = tmp_path_factory.mktemp("tiny") / "wan"
     make_tiny(directory)
     return directory
@@ -29,15 +28,12 @@ def pipeline(tiny_wan: Path) -> WanPipeline:
 
 
 @pytest.fixture(scope="session")
-def adapters(tiny_wan: Path) -> list[WanAdapter]:
+def adapters(tiny_wan: Path) -> list[Any]:
     """One adapter a rank."""
-    return [
-        load(tiny_wan, Loading(device=torch.device("cpu"), cfg_parallel_degree=2)) for _ in range(max(WIDTHS))
-    ]
+    return adapters_of(tiny_wan, max(WIDTHS), cfg_parallel_degree=2)
 
 
 @pytest.fixture(scope="session")
-def ulysses(tiny_wan: Path) -> list[WanAdapter]:
+def ulysses(tiny_wan: Path) -> list[Any]:
     """One adapter a rank, which share their heads: three, so that a lane of two has uneven parts."""
-    cpu = torch.device("cpu")
-    return [load(tiny_wan, Loading(device=cpu, attention_mode="ulysses")) for _ in range(max(WIDTHS))]
+    return adapters_of(tiny_wan, max(WIDTHS), attention_mode="ulysses")

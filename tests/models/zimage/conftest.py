@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from diffusers import ZImagePipeline
 
-from epe.models.loading import Loading
-from epe.models.zimage.adapter import ZImageAdapter, load
-from tests.models.zimage.drawing import WIDTHS
+from tests.models.every_family import adapters_of
+from tests.models.trajectories import WIDTHS
 from tests.oracle import load_oracle
 
 
@@ -20,24 +19,18 @@ def pipeline(tiny_zimage: Path) -> ZImagePipeline:
 
 
 @pytest.fixture(scope="session")
-def together(tiny_zimage: Path) -> list[ZImageAdapter]:
+def together(tiny_zimage: Path) -> list[Any]:
     """One adapter a rank; guidance branches as one batch."""
-    return [load(tiny_zimage, Loading(device=torch.device("cpu"))) for _ in range(max(WIDTHS))]
+    return adapters_of(tiny_zimage, max(WIDTHS))
 
 
 @pytest.fixture(scope="session")
-def apart(tiny_zimage: Path) -> list[ZImageAdapter]:
+def apart(tiny_zimage: Path) -> list[Any]:
     """One adapter a rank; each guidance branch alone."""
-    return [
-        load(tiny_zimage, Loading(device=torch.device("cpu"), cfg_parallel_degree=2))
-        for _ in range(max(WIDTHS))
-    ]
+    return adapters_of(tiny_zimage, max(WIDTHS), cfg_parallel_degree=2)
 
 
 @pytest.fixture(scope="session")
-def by_heads(tiny_zimage: Path) -> list[ZImageAdapter]:
+def by_heads(tiny_zimage: Path) -> list[Any]:
     """One adapter a rank; guidance branches as one batch, and heads shared by the ranks of a lane."""
-    return [
-        load(tiny_zimage, Loading(device=torch.device("cpu"), attention_mode="ulysses"))
-        for _ in range(max(WIDTHS))
-    ]
+    return adapters_of(tiny_zimage, max(WIDTHS), attention_mode="ulysses")

@@ -24,7 +24,7 @@ class OpaqueAttention:
     """What the attention processors of a model call: `attend`, which compiled code does not look into."""
 
     def __init__(self, attend: Attend) -> None:
-        self._attend = attend
+        self.attend = attend
         self._place = next(_NUMBERS)
         _PLACES[self._place] = self
 
@@ -36,10 +36,10 @@ class OpaqueAttention:
         attn_mask: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             # The options are those of a processor that nobody has set up otherwise, which are the defaults.
             return attend_at(query, key, value, attn_mask, self._place)
-        return self._attend(query, key, value, attn_mask=attn_mask, **options)
+        return self.attend(query, key, value, attn_mask=attn_mask, **options)
 
 
 # What compiled code calls, by number, for as long as its model lives.
@@ -51,7 +51,7 @@ def _attend_at(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, place: int
 ) -> torch.Tensor:
     """Attention by the number of its place; contiguous, as compiled code was told."""
-    return _PLACES[place](query, key, value, attn_mask=mask).contiguous()
+    return _PLACES[place].attend(query, key, value, attn_mask=mask).contiguous()
 
 
 def _result_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache, partial, wraps
+from functools import wraps
 from types import FunctionType
 from typing import Any
 
@@ -63,13 +63,16 @@ def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> N
     that one name means `attend`; one subclass for all of a kind, so that who compiles them sees one kind. Signature,
     attributes and numerics stay.
     """
-    subclass = cache(partial(_subclass, attend=attend))
+    subclasses: dict[type[Any], type[Any]] = {}
     for module, around in arounds.items():
         processor = getattr(module, "processor", None)
         if processor is None:
             raise StartFailed(f"{type(module).__name__} has no attention processor")
+        kind = type(processor)
+        if kind not in subclasses:
+            subclasses[kind] = _subclass(kind, attend)
         redirected = copy.copy(processor)
-        redirected.__class__ = subclass(type(processor))
+        redirected.__class__ = subclasses[kind]
         redirected.around = around
         module.processor = redirected
 
@@ -96,7 +99,7 @@ def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
     @wraps(bound)
     def call_around(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Whoever stands around it decides anew at each step, and compiled code is the same at all of them.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return bound(self, *args, **kwargs)
         return self.around(lambda: bound(self, *args, **kwargs))
 

@@ -3,8 +3,8 @@ what a step takes in diffusers' own pipeline, in turn."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from statistics import median
 
 import torch
@@ -187,14 +187,13 @@ class _Rank:
             adapter=self._adapter,
             lanes=SoloLanes(),
             states=self._states,
-            synchronize=lambda: wait_for(self._target),
+            synchronize=partial(_wait_for, self._target),
             in_bands=self._stage.decodes_in_bands,
         )
         return work
 
 
-def wait_for(target: torch.device) -> float:
-    """Until the device has done all that it was given; the time then."""
+def _wait_for(target: torch.device) -> None:
+    """Until the device has done all that it was given."""
     if target.type == "cuda":
         torch.cuda.synchronize(target)
-    return time.perf_counter()

@@ -57,7 +57,7 @@ async def test_a_service_takes_the_costs_for_its_own_and_measures_nothing(
     flags = ["--rounds", "1", "--steps", "1", "--costs", str(costs)]
     assert run(["bench", "--stage-config", stage_file, *flags]) == 0
     settings["parallelism"]["scheduler"]["cost_file"] = str(costs)
-    async with EmbeddedDiffusionRuntime.from_stage(settings) as runtime:
+    async with EmbeddedDiffusionRuntime.from_stage(settings, warm_up=True) as runtime:
         assert (await runtime.status()).costs.origin == "kept"
 
 

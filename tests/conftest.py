@@ -16,6 +16,19 @@ from tests.world import World
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests stay together where several workers run them: those that start ranks, first of all since they take
+    longest, so that there is one world and one service at a time; the others by file."""
+    items.sort(key=_needs_ranks, reverse=True)
+    for item in items:
+        group = "world" if _needs_ranks(item) else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _needs_ranks(item: pytest.Item) -> bool:
+    return item.get_closest_marker("world") is not None
+
+
 @pytest.fixture(autouse=True)
 def _usual_log() -> Iterator[None]:
     """A command, or a runtime in a host without settings, decides how this process logs; afterwards it is as before."""

@@ -41,6 +41,10 @@ def load_adapter(name: str, model_path: Path, loading: Loading) -> Adapter:
         pipeline.encode_prompt = Remembered(
             pipeline.encode_prompt, budget_bytes=loading.prompt_bytes, never=(WARM_UP_PROMPT,)
         )
+    if loading.compiled and isinstance(adapter, Capturable):
+        adapter.compile_blocks()
+        if loading.decodes_whole:
+            adapter.compile_decoder()
     return adapter
 
 

@@ -98,7 +98,7 @@ def _reuse(
     try:
         return resolve(cache, rules, num_steps=request.num_steps, record_bytes=record_bytes)
     except Unsupported as error:
-        raise _bad("cache", f"cannot be had: {error}", names) from None
+        raise _bad("cache", str(error), names, between=": ") from None
 
 
 def _problem_with_negative_prompt(family: Family, guidance_scale: float) -> str | None:
@@ -135,10 +135,10 @@ def _check(request: Request, family: Family, *, names: Mapping[str, str] | None)
             raise _bad(field, problem, names)
 
 
-def _bad(field: str, problem: str, names: Mapping[str, str] | None) -> BadRequest:
+def _bad(field: str, problem: str, names: Mapping[str, str] | None, *, between: str = " ") -> BadRequest:
     """What is wrong with a field, under the name that the client has for it."""
     param = (names or {}).get(field, field)
-    return BadRequest(f"{param} {problem}", param=param)
+    return BadRequest(f"{param}{between}{problem}", param=param)
 
 
 def _or(given: T | None, default: T) -> T:

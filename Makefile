@@ -30,7 +30,7 @@ demo: $(VENV)/.run
 
 # Two workers: one starts the processes of the tests marked `world`, mostly waiting for them, the other one computes.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from tests.browser import Browser, find_chromium
+from tests.workers import SharedByFile, file_of, starts_ranks
 from tests.world import World
 
 # Before anything imports torch: on shared cores more threads mean spinning, and other bits.
@@ -17,16 +18,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests stay together where several workers run them: those that start ranks, first of all since they take
-    longest, so that there is one world and one service at a time; the others by file."""
-    items.sort(key=_needs_ranks, reverse=True)
-    for item in items:
-        group = "world" if _needs_ranks(item) else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Those that start ranks go first, since they take longest."""
+    items.sort(key=lambda item: starts_ranks(file_of(item.nodeid)), reverse=True)
 
 
-def _needs_ranks(item: pytest.Item) -> bool:
-    return item.get_closest_marker("world") is not None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With `-n 2`."""
+    return SharedByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ class Judging:
         self.leasing.observe(ended)
         lease = ended.lease
         for report in ended.done:
-            self.roster.worked(report.rank)
+            self.roster.worked(report.rank, report.use)
         if lease.stage is Stage.DECODE:
             trajectory.pixels_from = lease.lane.head
         if trajectory.for_client:

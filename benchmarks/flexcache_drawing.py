@@ -64,7 +64,11 @@ class Drawing:
             for _ in range(num_steps):
                 ended = self.adapter.step_together(ended, SoloExchange(), Split())
             counts += [num_computed(*each) for each in zip(begun, ended, strict=True)]
-            drawn += [pixels[0] for state in ended if (pixels := self.adapter.decode(state)) is not None]
+            drawn += [
+                pixels[0].cpu().numpy()
+                for state in ended
+                if (pixels := self.adapter.decode(state)) is not None
+            ]
         return np.stack(drawn), round(sum(counts) / len(counts), 2)
 
     def right(self, pictures: np.ndarray, oracle: Oracle) -> dict[str, float]:

@@ -94,7 +94,9 @@ def _taken(adapter: Adapter, drawing: Drawing, num_steps: int, reuse: Reuse | No
         most = max(most, kept_bytes(state))
     _wait(drawing.device)
     stepped_s = time.perf_counter()
-    adapter.decode(state)
+    pixels = adapter.decode(state)
+    assert pixels is not None
+    pixels.cpu()
     return Taken(
         steps_s=stepped_s - encoded_s,
         whole_s=time.perf_counter() - start_s,

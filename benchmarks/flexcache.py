@@ -36,6 +36,8 @@ from benchmarks.flexcache_drawing import (
     draw_setting,
     draw_short,
     draw_whole,
+    judge_whole,
+    load,
     prepare,
     request_of,
     training_texts,
@@ -82,7 +84,7 @@ def fitting(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
         model="demo",
         source=(
             f"python -m benchmarks.flexcache: {len(texts)} trajectories of training prompts, "
-            f"{plan.fitting_steps} steps at {plan.side} x {plan.side}, guidance {DEFAULTS.guidance_scale:g}"
+            f"{plan.fitting_steps} steps at {plan.side} x {plan.side}, guidance {DEFAULTS.guidance_scale:g}, in 32 bits"
         ),
         num_probed=min(plan.num_probed, len(texts)),
         batch=plan.batch,
@@ -93,23 +95,26 @@ def fitting(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
 
 def quality(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) -> Iterator[dict[str, Any]]:
     """Every setting at every number of steps, each drawn and judged by one of the processes."""
-    profile = _profile(out)
+    profile, where = _profile(out), (plan, args.device, out)
     # Copies of a process that has asked for CUDA could not use it, and torch's optimizers ask.
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
-        pool.submit(prepare, out, plan).result()
+        if not (out / ORACLE).exists():
+            pool.submit(prepare, out, plan).result()
         for num_steps in plan.step_counts:
-            line, whole = pool.submit(draw_whole, plan, args.device, out, num_steps).result()
-            yield line
-            shown = {f"{num_steps}/none/{num_steps}": whole[:NUM_SHOWN]}
-            drawn = [
-                pool.submit(draw_setting, plan, args.device, out, num_steps, setting)
-                for setting in settings(profile, num_steps)
+            first = pool.submit(draw_whole, *where, num_steps)
+            # The others load the model meanwhile.
+            for _ in range(args.processes - 1):
+                pool.submit(load, *where)
+            first.result()
+            drawn = [pool.submit(judge_whole, *where, num_steps)]
+            drawn += [
+                pool.submit(draw_setting, *where, num_steps, each) for each in settings(profile, num_steps)
             ]
-            drawn.append(pool.submit(draw_short, plan, args.device, out, num_steps))
+            drawn.append(pool.submit(draw_short, *where, num_steps))
+            shown: dict[str, np.ndarray] = {}
             yield from _told(drawn, shown, deadline_s)
             np.savez_compressed(out / f"pictures-{num_steps}.npz", **shown)
             whole_file(out, num_steps).unlink()
-    (out / ORACLE).unlink()
 
 
 def _told(

@@ -110,16 +110,27 @@ def prepare(out: Path, plan: Plan) -> None:
 
 @lru_cache(maxsize=1)
 def _drawing(plan: Plan, device: str, out: Path) -> tuple[Drawing, Oracle]:
+    """This process's, and what judges its pictures."""
     torch.set_num_threads(1)
     # What this program has written itself.
     return Drawing(plan, torch.device(device)), torch.load(out / ORACLE, weights_only=False)
 
 
-def draw_whole(plan: Plan, device: str, out: Path, num_steps: int) -> tuple[dict[str, Any], np.ndarray]:
-    """The line of every step computed, and the pictures: they are left for the other settings to compare with."""
+def load(plan: Plan, device: str, out: Path) -> None:
+    """What this process needs to draw and to judge."""
+    _drawing(plan, device, out)
+
+
+def draw_whole(plan: Plan, device: str, out: Path, num_steps: int) -> None:
+    """Leaves the pictures of every step computed for all processes to compare with."""
+    drawing, _ = _drawing(plan, device, out)
+    np.save(whole_file(out, num_steps), drawing.pictures(num_steps, None)[0])
+
+
+def judge_whole(plan: Plan, device: str, out: Path, num_steps: int) -> tuple[dict[str, Any], np.ndarray]:
+    """Their line, and themselves."""
     drawing, oracle = _drawing(plan, device, out)
-    pictures, _ = drawing.pictures(num_steps, None)
-    np.save(whole_file(out, num_steps), pictures)
+    pictures = np.load(whole_file(out, num_steps))
     line = {"case": "quality", "steps": num_steps, "strategy": "none", "value": num_steps}
     return {**line, **drawing.right(pictures, oracle)}, pictures
 

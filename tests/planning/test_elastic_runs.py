@@ -51,15 +51,12 @@ def test_another_rank_never_makes_attainment_worse_by_more_than_noise(seed, scal
 
 
 def test_to_serve_those_that_starve_makes_no_others_late():
-    """A video that was late had a step on a wide lane every half a minute: one in twenty was late for that."""
+    """A video that was late had a step on a wide lane every half a minute: one request in twenty was late for that."""
     served, never = (
-        [
-            attainment(played(4, cost_set=wan(), scale=4.0, load=2.2, seed=seed, starvation_s=starvation_s))
-            for seed in (100, 101)
-        ]
+        attainment(played(4, cost_set=wan(), scale=4.0, load=2.2, seed=101, starvation_s=starvation_s))
         for starvation_s in (30.0, 1e6)
     )
-    assert sum(served) >= sum(never) - 0.04
+    assert served >= never - 0.02
 
 
 def test_a_short_request_is_not_kept_waiting_by_those_that_have_time():

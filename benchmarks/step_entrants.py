@@ -11,7 +11,7 @@ import torch
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
-from epe.graphs import CudaGraphs, Graphs
+from epe.graphs import CudaGraphs, GraphDevice, Graphs
 from epe.messages import OutputFormat, Request, Split
 from epe.transport.exchange import SoloExchange
 from tests.graphs.tape import TapeDevice
@@ -84,6 +84,11 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
 
+def graph_device(device: torch.device) -> GraphDevice:
+    """What captures passes there."""
+    return CudaGraphs(device) if device.type == "cuda" else TapeDevice()
+
+
 class Entrant(Protocol):
     """Draws the latents of a request; `watch` is called after each step."""
 
@@ -122,8 +127,7 @@ class Ours:
         self._adapter: Any = make_adapter(bench.name, bench.pipeline(), device=device, mode="agkv")
         self._graphs: Graphs | None = None
         if captured:
-            graph_device = CudaGraphs(device) if device.type == "cuda" else TapeDevice()
-            self._graphs = Graphs(graph_device, budget_bytes=GRAPH_BYTES)
+            self._graphs = Graphs(graph_device(device), budget_bytes=GRAPH_BYTES)
             self._adapter.use_graphs(self._graphs)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:

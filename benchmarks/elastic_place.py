@@ -101,7 +101,7 @@ class Running:
                     "policy": POLICIES[self.name],
                     "allowed_lane_widths": [1, 2],
                     "warmup_resolutions": [size.side for size in self.model.sizes],
-                    "warmup_steps": 3,
+                    "warmup_steps": 5,
                     "cost_file": str(self.costs_path),
                 },
             },

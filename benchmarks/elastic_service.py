@@ -114,7 +114,7 @@ async def _disturbed(served: Served, body: Line, mark: int, expected: Reply) -> 
         "same_picture": reply.status == 200 and reply.file == expected.file,
         "died_s": round(died_s - sent_s, 3),
         "took_s": round(took_s, 2),
-        "account": {name: each for name, each in account.items() if name.startswith("num_")},
+        "num_repeated_steps": account.get("num_repeated_steps"),
         "visits": account.get("lanes", account),
     }
     with contextlib.suppress(TimeoutError):

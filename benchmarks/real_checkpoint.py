@@ -17,10 +17,10 @@ from epe.models.tiny_parts import save
 FAMILY = "zimage"
 
 
-def write(folder: Path, *, device: str) -> None:
+def write(folder: Path, *, device: str, tiny: bool = False) -> None:
     """Write the transformer and the VAE of 6.2 B parameters in bfloat16 (12.5 GB), with a text encoder of three layers
-    whose embeddings are as wide as the real one's."""
-    factory = Factory(name=FAMILY, device=torch.device(device), dtype=torch.bfloat16)
+    whose embeddings are as wide as the real one's; or a tiny one in the same way."""
+    factory = Factory(name=FAMILY, device=torch.device(device), dtype=torch.bfloat16, tiny=tiny)
     pipeline = factory.pipeline(factory.weights())
     del pipeline.encode_prompt
     encoder = _text_encoder(len(pipeline.tokenizer), factory.config["cap_feat_dim"])

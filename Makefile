@@ -28,8 +28,9 @@ demo: $(VENV)/.run
 	OMP_NUM_THREADS=1 $(BIN)/epe generate --prompt "a red cube and a blue ball on a white table" --output $(PICTURE)
 	@echo "The picture is $(PICTURE); its facts are in $(PICTURE:.png=.json)."
 
+# Two workers: one starts the processes of the tests marked `world`, mostly waiting for them, the other one computes.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

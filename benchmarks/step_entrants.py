@@ -13,6 +13,7 @@ from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
 from epe.graphs import CudaGraphs, GraphDevice, Graphs
 from epe.messages import OutputFormat, Request, Split
+from epe.parallel.products import keep_products_whole
 from epe.transport.exchange import SoloExchange
 from tests.graphs.tape import TapeDevice
 from tests.oracle import draw
@@ -48,6 +49,7 @@ class Bench:
         self.name = name
         self.device = device
         self.tiny = tiny
+        self.backend = "eager" if device.type == "cpu" else "inductor"
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
         self._factory = Factory(name=name, device=device, dtype=dtype, tiny=tiny)
         self._weights = self._factory.weights()
@@ -103,9 +105,10 @@ class Diffusers:
     def __init__(self, bench: Bench, *, compiled: bool = False) -> None:
         self._pipeline = bench.pipeline()
         if compiled:
-            self._pipeline.transformer.compile_repeated_blocks(fullgraph=True)
+            self._pipeline.transformer.compile_repeated_blocks(fullgraph=True, backend=bench.backend)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
+        _set_products(whole=False)
         num_done = 0
 
         def count() -> None:
@@ -120,17 +123,21 @@ class Diffusers:
 
 
 class Ours:
-    """Our adapter, its passes captured or not."""
+    """Our adapter, its passes captured or not, its blocks compiled or not."""
 
-    def __init__(self, bench: Bench, *, captured: bool = False) -> None:
+    def __init__(self, bench: Bench, *, captured: bool = False, compiled: bool = False) -> None:
         device = bench.device
         self._adapter: Any = make_adapter(bench.name, bench.pipeline(), device=device, mode="agkv")
+        if compiled:
+            self._adapter.compile_blocks(backend=bench.backend)
         self._graphs: Graphs | None = None
-        if captured:
+        # The CPU's graphs see operations one by one, which compiled code has none of.
+        if captured and not (compiled and device.type == "cpu"):
             self._graphs = Graphs(graph_device(device), budget_bytes=GRAPH_BYTES)
             self._adapter.use_graphs(self._graphs)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
+        _set_products(whole=True)
         state = self._adapter.encode(request)
         for step in range(request.num_steps):
             state = self._adapter.step(state, SoloExchange(), Split())
@@ -150,11 +157,23 @@ class Ours:
         }
 
 
+def _set_products(*, whole: bool) -> None:
+    """Of this process from here on: as a rank has them, or as torch has them by itself."""
+    if not torch.cuda.is_available():
+        return
+    if whole:
+        keep_products_whole()
+    else:
+        torch.backends.cuda.preferred_blas_library("default")
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (True, True)
+
+
 ENTRANTS: dict[str, Callable[[Bench], Entrant]] = {
     "diffusers": Diffusers,
     "diffusers_compiled": lambda bench: Diffusers(bench, compiled=True),
     "ours": Ours,
     "ours_captured": lambda bench: Ours(bench, captured=True),
+    "ours_compiled": lambda bench: Ours(bench, captured=True, compiled=True),
 }
 
 

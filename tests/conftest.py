@@ -10,10 +10,22 @@ import pytest
 import structlog
 
 from tests.browser import Browser, find_chromium
+from tests.workers import SharedByFile, file_of, starts_ranks
 from tests.world import World
 
 # Before anything imports torch: on shared cores more threads mean spinning, and other bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that start ranks go first, since they take longest."""
+    items.sort(key=lambda item: starts_ranks(file_of(item.nodeid)), reverse=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With `-n 2`."""
+    return SharedByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-_GRACE_S = 5.0  # for the others, once a rank has failed: they may wait for it
 
 
 class RankFailed(AssertionError):
@@ -52,10 +51,12 @@ class RankContext:
 
 
 class World:
-    """`num_ranks` processes, started at the first run."""
+    """`num_ranks` processes, started at the first run. Once a rank has failed the others, which may wait for it, have
+    `grace_s` to end."""
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, *, grace_s: float = 5.0) -> None:
         self.num_ranks = num_ranks
+        self.grace_s = grace_s
         self._ranks: list[tuple[Any, Connection]] = []
         self._num_runs = 0
 
@@ -110,7 +111,7 @@ class World:
                 rank = pipes.pop(pipe)
                 outcome = outcomes[rank] = _receive(pipe)
                 if rank not in dying and (outcome is None or not outcome[0]):
-                    end_s = min(end_s, time.monotonic() + _GRACE_S)
+                    end_s = min(end_s, time.monotonic() + self.grace_s)
         for rank in pipes.values():
             pid = self._ranks[rank][0].pid
             assert pid is not None

@@ -17,6 +17,7 @@ COMMANDS = {
     "generate": "draw one picture and end",
     "serve": "serve pictures over HTTP",
     "ranks": "take ranks of a running service out and back, or restart them",
+    "bench": "time a model on this machine",
     "simulate": "try policies, loads and numbers of ranks on a virtual clock",
     "models": "list the model families; write a tiny model to try",
     "config": "show what a stage file means",

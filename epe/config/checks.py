@@ -28,7 +28,6 @@ NOT_YET: tuple[tuple[str, Callable[[Stage], bool], str], ...] = (
         lambda s: s.record_timeline,
         "recording a timeline by the stage file is not yet available; use --timeline",
     ),
-    ("numerics", lambda s: s.numerics == "fast", "fast numerics are not yet available; use exact"),
     (
         "parallelism.scheduler.balanced_k",
         lambda s: not s.parallelism.scheduler.balanced_k,
@@ -51,6 +50,7 @@ def check_stage(stage: Stage) -> None:
         if is_asked(stage):
             raise BadSetting(message, path=path)
     _check_world(stage)
+    _check_numerics(stage)
     _check_ulysses(stage)
     _check_vae(stage)
     _check_policy(stage)
@@ -106,6 +106,16 @@ def _check_world(stage: Stage) -> None:
             f"{cp} (times a tensor_parallel_degree of {tensor}) must be the number of gpu entries, "
             f"which is {stage.world_size}",
             path="parallelism.cp.world_size",
+        )
+
+
+def _check_numerics(stage: Stage) -> None:
+    """Blocks are compiled as one piece, and in planes they exchange sums."""
+    if stage.numerics == "fast" and stage.num_planes > 1:
+        raise BadSetting(
+            f"fast numerics compile blocks, which a tensor_parallel_degree of {stage.num_planes} cuts in pieces; "
+            "use exact, or a degree of 1",
+            path="numerics",
         )
 
 

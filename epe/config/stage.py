@@ -220,7 +220,8 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             profile=find_profile(demo.model_folder(self.factory_args.model_path), self.factory),
             default=self.cache.default,
             allowed=self.cache.allowed,
-            attention=self.family.attention,
+            # Compiled blocks leave nothing out.
+            attention=self.family.attention if self.numerics == "exact" else (),
             least_computed=self.cache.least_computed,
             max_bytes=self.cache.memory_mib * 2**20,
         )

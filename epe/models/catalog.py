@@ -34,6 +34,10 @@ def load_adapter(name: str, model_path: Path, loading: Loading) -> Adapter:
     graphs = loading.graphs
     if graphs is not None and loading.plane.degree == 1 and isinstance(adapter, Capturable):
         adapter.use_graphs(graphs)
+    if loading.compiled and isinstance(adapter, Capturable):
+        adapter.compile_blocks()
+        if loading.decodes_whole:
+            adapter.compile_decoder()
     return adapter
 
 

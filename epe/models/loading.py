@@ -14,8 +14,8 @@ from epe.parallel import ONE_PLANE, Plane, TeamLimits, team_limits
 class Loading:
     """Onto which device, in which type (None: bfloat16 on CUDA, float32 elsewhere), and how lanes will share it.
 
-    `graphs` capture its forward passes. A family without a second form for the axis `cfg` works alike with either
-    `cfg_parallel_degree`.
+    `graphs` capture its forward passes. `compiled` blocks, and a compiled decoder if it `decodes_whole`, have other
+    last bits. A family without a second form for the axis `cfg` works alike with either `cfg_parallel_degree`.
     """
 
     device: torch.device
@@ -25,6 +25,8 @@ class Loading:
     ulysses_degree: int | None = None
     plane: Plane = ONE_PLANE
     graphs: Graphs | None = None
+    compiled: bool = False
+    decodes_whole: bool = False
 
     @property
     def weights_dtype(self) -> torch.dtype:

@@ -5,6 +5,7 @@ The places in a model are data; each mechanism is written once.
 
 from epe.parallel.attention import TeamLimits, team_limits
 from epe.parallel.broadcast import Broadcast, Kinds
+from epe.parallel.compiling import compile_blocks
 from epe.parallel.guidance import predict_apart, predict_together
 from epe.parallel.plan import (
     MODEL,
@@ -34,6 +35,7 @@ __all__ = [
     "ShardPlan",
     "TeamLimits",
     "TensorSharding",
+    "compile_blocks",
     "predict_apart",
     "predict_together",
     "team_limits",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import FunctionType
 from typing import Any
@@ -55,22 +55,29 @@ def as_it_is(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def redirect_attention(module: nn.Module, attend: Attend, *, around: Around = as_it_is) -> None:
-    """Let the processor of an attention module call `attend` where it called `dispatch_attention_fn`, and `around` with
-    what the whole processor does, which it may leave undone.
+def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> None:
+    """Let the processors of attention modules call `attend` where they called `dispatch_attention_fn`, and each
+    module's `Around` with what its whole processor does, which it may leave undone.
 
-    The processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a
-    namespace in which that one name means `attend`. Signature, attributes and numerics stay.
+    A processor becomes an instance of a subclass whose `__call__` is diffusers' own code, bound to a namespace in which
+    that one name means `attend`; one subclass for all of a kind, so that who compiles them sees one kind. Signature,
+    attributes and numerics stay.
     """
-    processor = getattr(module, "processor", None)
-    if processor is None:
-        raise StartFailed(f"{type(module).__name__} has no attention processor")
-    redirected = copy.copy(processor)
-    redirected.__class__ = _subclass(type(processor), attend, around)
-    module.processor = redirected
+    subclasses: dict[type[Any], type[Any]] = {}
+    for module, around in arounds.items():
+        processor = getattr(module, "processor", None)
+        if processor is None:
+            raise StartFailed(f"{type(module).__name__} has no attention processor")
+        kind = type(processor)
+        if kind not in subclasses:
+            subclasses[kind] = _subclass(kind, attend)
+        redirected = copy.copy(processor)
+        redirected.__class__ = subclasses[kind]
+        redirected.around = around
+        module.processor = redirected
 
 
-def _subclass(processor_type: type[Any], attend: Attend, around: Around) -> type[Any]:
+def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
     call = processor_type.__call__
     known = getattr(call, "__globals__", {}).get(_NAME)
     if (
@@ -81,14 +88,19 @@ def _subclass(processor_type: type[Any], attend: Attend, around: Around) -> type
         raise StartFailed(
             f"{processor_type.__name__} does not call diffusers' {_NAME}; it cannot be shared by a lane"
         )
+    # Without the module's name: who compiles the code would look that module up, and find diffusers' function there.
+    namespace = {name: value for name, value in call.__globals__.items() if name != "__name__"}
     bound = FunctionType(
-        call.__code__, {**call.__globals__, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
+        call.__code__, {**namespace, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
     )
     bound.__kwdefaults__ = call.__kwdefaults__
 
     # Diffusers' modules read the signature of a processor, so it stays.
     @wraps(bound)
-    def call_around(*args: Any, **kwargs: Any) -> Any:
-        return around(lambda: bound(*args, **kwargs))
+    def call_around(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Whoever stands around it decides anew at each step, and compiled code is the same at all of them.
+        if torch.compiler.is_dynamo_compiling():
+            return bound(self, *args, **kwargs)
+        return self.around(lambda: bound(self, *args, **kwargs))
 
     return type(f"Lane{processor_type.__name__}", (processor_type,), {"__call__": call_around})

@@ -22,6 +22,7 @@ from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
 from epe.parallel.broadcast import Broadcast
 from epe.parallel.choosing import Chooser
+from epe.parallel.compiling import OpaqueAttention
 from epe.parallel.plan import (
     CrossAttention,
     InputSplit,
@@ -102,11 +103,7 @@ class SequenceSharding:
         for gather in self._plan.gathers:
             for module in find_modules(model, gather.modules):
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
-        places = count()
-        for attention in self._plan.attention:
-            for module in find_modules(model, attention.modules):
-                around = partial(self._around, attention.kind, next(places))
-                redirect_attention(module, partial(self._attend, attention), around=around)
+        self.share_attention()
         model.register_forward_hook(lambda module, args, output: self._pass_ended())
 
     @contextmanager
@@ -125,6 +122,16 @@ class SequenceSharding:
         self._end_pass()
         if self._broadcast is not None:
             self._broadcast.end_pass()
+
+    def share_attention(self) -> None:
+        """Let the attention of the model's processors be that of the lane; again, when they were replaced."""
+        places = count()
+        for attention in self._plan.attention:
+            arounds = {
+                module: partial(self._around, attention.kind, next(places))
+                for module in find_modules(self._model, attention.modules)
+            }
+            redirect_attention(arounds, OpaqueAttention(partial(self._attend, attention)))
 
     def _end_pass(self) -> None:
         if self._exchange is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +28,9 @@ from epe.messages import Palette, RankReady, Stop
 from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.models.loading import Loading
-from epe.parallel import Plane
+from epe.parallel import ONE_PLANE, Plane
 from epe.parallel.products import keep_products_whole
+from epe.runtime.cost_file import cache_folder
 from epe.runtime.exactness import widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import palette_of
@@ -133,24 +136,11 @@ def _load(
 ) -> tuple[Adapter, Lanes, Palette | None, tuple[int, ...]]:
     """What the rank works with, and the widths that it must be spared. Blocking: runs in a thread, so that the rank
     answers while it loads."""
-    if target.type == "cuda":
-        keep_products_whole()
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
     backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
-    adapter = load_adapter(
-        stage.factory,
-        model_folder(stage.factory_args.model_path),
-        Loading(
-            device=target,
-            dtype=DTYPES[stage.dtype],
-            cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
-            attention_mode=stage.parallelism.cp.attention_mode,
-            ulysses_degree=stage.parallelism.cp.ulysses_degree,
-            plane=Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes),
-            graphs=graphs,
-        ),
-    )
+    plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
+    adapter = adapter_of(stage, target, plane=plane, graphs=graphs)
     palette = palette_of(adapter) if fits_palette else None
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
@@ -165,6 +155,40 @@ def _load(
     else:
         groups.keep(lanes)
     return adapter, groups, palette, unlike
+
+
+def adapter_of(
+    stage: Stage, target: torch.device, *, plane: Plane = ONE_PLANE, graphs: Graphs | None = None
+) -> Adapter:
+    """The model of a stage on a device, whose products are set up for it. Raises what `load_adapter` raises, and
+    `BadSetting` for fast numerics without a GPU."""
+    if target.type == "cuda":
+        keep_products_whole()
+    loading = Loading(
+        device=target,
+        dtype=DTYPES[stage.dtype],
+        cfg_parallel_degree=stage.parallelism.model.cfg_parallel_degree,
+        attention_mode=stage.parallelism.cp.attention_mode,
+        ulysses_degree=stage.parallelism.cp.ulysses_degree,
+        plane=plane,
+        graphs=graphs,
+        compiled=_compiles(stage, target),
+        decodes_whole=not stage.decodes_in_bands,
+    )
+    return load_adapter(stage.factory, model_folder(stage.factory_args.model_path), loading)
+
+
+def _compiles(stage: Stage, target: torch.device) -> bool:
+    """Whether blocks are compiled. Raises `BadSetting` where there is no GPU to compile them for."""
+    if stage.numerics == "exact":
+        return False
+    if target.type == "cpu":
+        message = "fast numerics compile blocks for a GPU, and ranks here run on the CPU; use exact"
+        raise BadSetting(message, path="numerics")
+    # What was compiled once is found again after a restart. A user's own setting goes before.
+    with suppress(OSError):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(os.environ) / "compiled"))
+    return True
 
 
 def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:

@@ -77,6 +77,7 @@ def make_app(
         results=Results(limit_bytes=settings.results_bytes),
         advertised=settings.advertised,
         warn=warn,
+        notes=settings.notes,
         cache_rules=cache_rules,
         restart=restart or _never_restart,
     )

@@ -151,7 +151,8 @@ def _sides(body: WorkBody) -> tuple[int | None, int | None]:
 
 
 def warnings_of(body: WorkBody, service: Service) -> tuple[str, ...]:
-    """One sentence for each field that was given and has no effect here, and one on the prompt if need be."""
+    """One sentence for each field that was given and has no effect here, one on the prompt if need be, and what every
+    client is told."""
     without = [name for name in _WITHOUT_EFFECT if getattr(body, name, None) is not None]
     if service.clients.ask_for_keys:
         # Whoever could name the account could take another one's share.
@@ -159,4 +160,5 @@ def warnings_of(body: WorkBody, service: Service) -> tuple[str, ...]:
     elif body.user is not None and body.client_id is not None:
         without.append("user (beside client_id)")
     about_prompt = service.warn(body.prompt) if body.prompt else None
-    return (*(f"{name} has no effect here" for name in without), *filter(None, [about_prompt]))
+    no_effect = (f"{name} has no effect here" for name in without)
+    return (*no_effect, *filter(None, [about_prompt]), *service.notes)

@@ -22,6 +22,7 @@ from epe.server.spans import Spans, TraceParent
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing;
+    `notes` are told to every client.
     `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all ranks. `advertised` is where
     clients reach the service (None: where they have)."""
 
@@ -38,6 +39,7 @@ class Service:
     advertised: str | None
     restart: Callable[[], Awaitable[Status]]
     warn: Callable[[str], str | None] = lambda prompt: None
+    notes: tuple[str, ...] = ()
     cache_rules: CacheRules = NOTHING_KNOWN
 
     @property

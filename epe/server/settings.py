@@ -10,9 +10,12 @@ from msgspec import Struct
 from epe.config.api_keys import ApiKey, read_keys
 from epe.config.stage import RequestLimits, Stage
 
+_FAST = "numerics are fast here: pictures may differ in their last bits from those of exact numerics"
+
 
 class HttpSettings(Struct, frozen=True, kw_only=True):
-    """`advertised` is the address in the URLs of results (None: where the client has reached the service)."""
+    """`advertised` is the address in the URLs of results (None: where the client has reached the service); `notes` are
+    among the warnings of every answer."""
 
     limits: RequestLimits = RequestLimits()
     keys: Mapping[str, ApiKey] = {}
@@ -20,6 +23,7 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     results_bytes: int = 256 * 2**20
     advertised: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def http_settings(stage: Stage, *, port: int) -> HttpSettings:
@@ -32,6 +36,7 @@ def http_settings(stage: Stage, *, port: int) -> HttpSettings:
         aliases=service.model_aliases,
         results_bytes=service.results_mb * 2**20,
         advertised=_address(service.advertise_host, port=port),
+        notes=(_FAST,) if stage.numerics == "fast" else (),
     )
 
 

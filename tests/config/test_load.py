@@ -187,7 +187,6 @@ def test_a_key_of_videos_is_an_error_for_a_family_that_draws_pictures(stage_with
     ("path", "value"),
     [
         ("parallelism.scheduler.balanced_k", False),
-        ("numerics", "fast"),
         ("terminal", False),
         ("record_timeline", True),
     ],
@@ -196,6 +195,17 @@ def test_what_is_not_there_yet_is_never_silently_accepted(stage_with, path, valu
     with pytest.raises(BadSetting, match="not yet available") as caught:
         stage_with(path, value)
     assert caught.value.path == path
+
+
+def test_fast_numerics_are_not_for_planes(settings):
+    settings["numerics"] = "fast"
+    settings["parallelism"]["cp"] = {"world_size": 4}
+    del settings["parallelism"]["scheduler"]["allowed_lane_widths"]
+    assert build_stage(settings, env={}).numerics == "fast"
+    settings["parallelism"]["cp"] = {"world_size": 2}
+    with pytest.raises(BadSetting, match="a tensor_parallel_degree of 2 cuts in pieces") as caught:
+        build_stage(settings, env={})
+    assert caught.value.path == "numerics"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_only_the_redirected_module_calls_elsewhere() -> None:
     redirected, plain = (_attention(ZSingleStreamAttnProcessor()) for _ in range(2))
     plain.load_state_dict(redirected.state_dict())
     redirected.processor._attention_backend = "native"
-    seam.redirect_attention(redirected, attend)
+    seam.redirect_attention({redirected: seam.as_it_is}, attend)
     rows = torch.randn(1, 5, 16)
     assert torch.equal(redirected(rows), plain(rows))
     assert [options["backend"] for options in calls] == ["native"]
@@ -58,6 +58,6 @@ def test_only_the_redirected_module_calls_elsewhere() -> None:
 
 def test_a_processor_without_the_seam_fails_the_start() -> None:
     with pytest.raises(StartFailed, match="AttnProcessor does not call diffusers' dispatch_attention_fn"):
-        seam.redirect_attention(_attention(AttnProcessor()), torch.add)
+        seam.redirect_attention({_attention(AttnProcessor()): seam.as_it_is}, torch.add)
     with pytest.raises(StartFailed, match="Linear has no attention processor"):
-        seam.redirect_attention(nn.Linear(1, 1), torch.add)
+        seam.redirect_attention({nn.Linear(1, 1): seam.as_it_is}, torch.add)

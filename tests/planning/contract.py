@@ -37,10 +37,10 @@ def check_policy(make: Make) -> None:
     check_every_request_ends(make)
 
 
-def check_every_plan_is_sound(make: Make) -> None:
+def check_every_plan_is_sound(make: Make, *, search: settings = plenty) -> None:
     """In whatever state the world is: no fault, and the same view gives the same plan, from a fresh policy too."""
 
-    @plenty
+    @search
     @given(views())
     def sound(view: View) -> None:
         policy = make()

@@ -10,8 +10,10 @@ import pytest
 from aiohttp import ClientSession
 from PIL import Image
 
+from epe.config.load import build_stage
 from epe.families import family
 from epe.server.image_body import ImageBody
+from epe.server.settings import http_settings
 from tests.server.stand_in import until
 
 PATH = "/v1/images/generations"
@@ -121,6 +123,22 @@ async def test_fields_of_openai_without_effect_are_accepted_and_named(client):
     )
     assert status == 200
     assert [each.split()[0] for each in reply["warnings"]] == ["quality", "style"]
+
+
+async def test_a_stage_with_fast_numerics_says_so_in_every_answer(serving):
+    stage = build_stage(
+        {
+            "name": "x",
+            "factory": "zimage",
+            "gpu": [0],
+            "numerics": "fast",
+            "factory_args": {"model_path": "demo"},
+        }
+    )
+    async with serving(settings=http_settings(stage, port=18200)) as client:
+        status, reply = await post(client, prompt="x", size="64x64", style="vivid")
+    assert status == 200
+    assert [each.split()[0] for each in reply["warnings"]] == ["style", "numerics"]
 
 
 @pytest.mark.parametrize(

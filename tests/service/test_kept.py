@@ -18,6 +18,7 @@ from epe.simulator.costs import read_cost_set
 from epe.simulator.traces import read_trace
 from tests.service.served import Served, serve
 
+pytestmark = pytest.mark.world
 MEASURES_MEMORY = isinstance(meter_for(torch.device("cpu"), limit_bytes=1), HostMeter)
 
 

@@ -29,6 +29,7 @@ from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step
 from epe.models.zimage.plan import LAYERS, PLAN
+from epe.models.zimage.rope import rotate_in_real_numbers
 from epe.parallel import (
     SequenceSharding,
     TeamLimits,
@@ -83,6 +84,12 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
         self._tensor = tensor
         self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
+
+    def compile_blocks(self, *, backend: str = "inductor") -> None:
+        """Compile the blocks of the transformer, which changes the last bits of what they give."""
+        rotate_in_real_numbers(self.pipeline.transformer)
+        self.sharding.share_attention()
+        super().compile_blocks(backend=backend)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""

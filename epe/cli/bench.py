@@ -1,0 +1,139 @@
+"""`epe bench`: what the tasks of a stage take on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from epe.cli.parser import Parser, whole_number
+from epe.config.demo import demo_stage
+from epe.config.limits import problem_with_side
+from epe.config.load import build_stage, load_stage
+from epe.config.sizes import parse_size
+from epe.config.stage import Stage
+from epe.errors import BadSetting
+
+if TYPE_CHECKING:
+    from epe.runtime.bench import Row
+
+
+def run(argv: Sequence[str]) -> int:
+    args = _parser().parse_args(argv)
+    stage = _stage(args.stage_config)
+    sizes = _sizes(args.sizes, stage)
+    for flag, count in (("--steps", args.steps), ("--rounds", args.rounds)):
+        if count < 1:
+            raise BadSetting(f"{count} is less than 1", path=flag)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+    from epe.media.sidecar import write_whole
+    from epe.runtime.bench import BenchOptions, bench, costs_of
+    from epe.telemetry.log import configure
+
+    configure(level="warning")
+    options = BenchOptions(
+        sizes=sizes, num_steps=args.steps, num_rounds=args.rounds, against_diffusers=args.against is not None
+    )
+    rows = []
+    print(_line(_HEAD), flush=True)
+    for row in bench(stage, options):
+        rows.append(row)
+        print(_line(_cells(row)), flush=True)
+    if args.json is not None:
+        write_whole(args.json, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+    if args.costs is not None:
+        write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs_of(stage, rows))) + b"\n")
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "epe bench",
+        description="Time the tasks of a stage on one rank of this machine, as its service would run them.",
+    )
+    parser.add_argument(
+        "--stage-config", metavar="FILE", help="the stage file; without one the demo model is timed"
+    )
+    parser.add_argument(
+        "--sizes",
+        metavar="HxW,...",
+        help="pictures or videos to time (default: warmup_resolutions of the stage)",
+    )
+    parser.add_argument(
+        "--rounds", type=whole_number, default=3, help="times that each task is timed (default 3)"
+    )
+    parser.add_argument("--steps", type=whole_number, default=4, help="steps of a round (default 4)")
+    parser.add_argument(
+        "--against",
+        choices=("diffusers",),
+        help="time steps of diffusers' own pipeline too, in turn; it needs as much memory again",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write all that was measured there")
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        help="write a cost file there, for cost_file of a stage of one rank or epe simulate",
+    )
+    return parser
+
+
+def _stage(path: str | None) -> Stage:
+    return build_stage(demo_stage(1, num_ranks=1)) if path is None else load_stage(path)
+
+
+def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
+    """Raises `BadSetting` for a size that the family cannot draw."""
+    if text is None:
+        return stage.parallelism.scheduler.warmup_resolutions
+    sizes = tuple(
+        (int(size[0]), int(size[1]))
+        for size in (parse_size(each, path="--sizes") for each in text.split(","))
+    )
+    for side in (side for size in sizes for side in size):
+        if problem := problem_with_side(stage.family, side):
+            raise BadSetting(problem, path="--sizes")
+    return sizes
+
+
+_HEAD = (
+    "size",
+    "tokens",
+    "encode ms",
+    "step ms",
+    "decode ms",
+    "peak MiB",
+    "graphs MiB",
+    "diffusers ms",
+    "ratio",
+)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    ratios = row.ratios
+    return (
+        row.size,
+        str(row.tokens),
+        f"{1e3 * row.encode_s:.1f}",
+        _spread([1e3 * seconds for seconds in row.step_s]),
+        f"{1e3 * row.decode_s:.1f}",
+        str(row.peak_bytes >> 20) if row.peak_bytes else "-",
+        str(row.graph_bytes >> 20),
+        _spread([1e3 * seconds for seconds in row.diffusers_step_s]),
+        _spread(ratios),
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, the least and the most."""
+    if not values:
+        return "-"
+    return f"{median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+def _line(cells: Sequence[str]) -> str:
+    widths = (14, 7, 10, 24, 10, 9, 11, 24, 18)
+    return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -1,0 +1,97 @@
+"""Whether a step waits for the device, found out on one that is not there: torch's `meta`, which has no values.
+
+A copy between host and device makes the host wait until all earlier work is done, and so does a question for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.random_pipeline import make_adapter
+from epe.messages import Split
+from epe.models.contract import State
+from epe.transport.exchange import SoloExchange
+from tests.models.every_family import adapters_of, make_request
+from tests.oracle import load_oracle
+
+NOWHERE = torch.device("meta")
+COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
+class Copies(TorchDispatchMode):
+    """Collects the copies between the host and the device. Questions for a value fail by themselves."""
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, outputs))
+        devices = {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        if func in COPIES and len(devices) > 1:
+            self._seen.append(f"{func} of {tuple(args[0].shape)}")
+        return outputs
+
+
+class Lists(TorchFunctionMode):
+    """Collects the lists of numbers that are sent to the device, which no copy shows."""
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor and torch.device(kwargs.get("device") or "cpu") == NOWHERE:
+            self._seen.append(f"a list of {args[0]}")
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def waits() -> Iterator[list[str]]:
+    seen: list[str] = []
+    with Lists(seen), Copies(seen):
+        yield seen
+
+
+def test_no_step_of_a_request_but_the_first_waits_for_the_device(checkpoint: Path) -> None:
+    request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=6)
+    state = moved(adapters_of(checkpoint, 1)[0].encode(request))
+    pipeline = load_oracle(checkpoint)
+    pipeline.transformer.to(NOWHERE)
+    adapter = make_adapter(checkpoint.name, pipeline, device=NOWHERE, mode="agkv")
+    state = adapter.step(state, SoloExchange(), Split())
+    with waits() as seen:
+        for _ in range(4):
+            state = adapter.step(state, SoloExchange(), Split())
+    if checkpoint.name == "wan":
+        # UniPC sends its sigmas one by one, outside of the passes, which take tens of milliseconds in this family.
+        seen = [each for each in seen if not each.endswith("of ()")]
+    assert seen == []
+    assert state.tensors["latents"].device == NOWHERE
+
+
+def moved(state: State) -> State:
+    """The state on the device that is not there."""
+    tensors = {name: tensor.to(NOWHERE) for name, tensor in state.tensors.items()}
+    return State(request=state.request, step=state.step, tensors=tensors, scalars=state.scalars)
+
+
+def test_what_would_wait_is_seen() -> None:
+    with waits() as seen:
+        tensor = torch.tensor([1.0], device=NOWHERE)
+        tensor.copy_(torch.ones(1))
+        torch.ones(3).to(NOWHERE)
+    assert seen == ["a list of [1.0]", "aten.copy_.default of (1,)", "aten._to_copy.default of (3,)"]
+    with pytest.raises(RuntimeError, match="meta"):
+        bool(tensor > 0)

@@ -1,0 +1,44 @@
+"""`benchmarks.h200_steps` on a small model and a CPU, and the page that its lines make."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks.h200_steps import main
+from benchmarks.steps_page import page
+
+
+def test_a_case_becomes_a_row_of_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--tiny --device cpu --only zimage --sizes 256x256 --entrants diffusers,ours,ours_captured"
+    monkeypatch.setattr(sys, "argv", ["h200_steps", *flags.split()])
+    main()
+    setting, case = map(json.loads, capsys.readouterr().out.splitlines())
+    assert setting["tiny"] is True
+    assert case["equal_bits"] == {"diffusers": True, "ours": True, "ours_captured": True}
+    assert case["graphs"]["ours_captured"]["captured"] == 1
+    assert case["graphs"]["ours_captured"]["replayed"] == 19
+    rows = [line for line in page([setting, case]).splitlines() if line.startswith("| zimage 256x256, 128 |")]
+    assert len(rows) == 2
+    assert rows[1].split("|")[3:5] == [" = ", " = "]
+
+
+def test_a_case_that_fails_costs_its_own_line_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.h200_steps.ROUNDS", 1)
+    monkeypatch.setattr("benchmarks.step_entrants.Ours.draw", _fails)
+    flags = "--tiny --device cpu --only flux1 --sizes 256x256 --entrants diffusers,ours"
+    monkeypatch.setattr(sys, "argv", ["h200_steps", *flags.split()])
+    main()
+    _, case = map(json.loads, capsys.readouterr().out.splitlines())
+    assert case["errors"] == {"ours": "RuntimeError: no memory"}
+    assert list(case["step_ms"]) == ["diffusers"]
+
+
+def _fails(*args: object) -> None:
+    raise RuntimeError("no memory")

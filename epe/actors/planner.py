@@ -271,7 +271,7 @@ class Planner(Actor):
         self.leasing.observe(running)
         lease = running.lease
         for report in running.done:
-            self.roster.worked(report.rank)
+            self.roster.worked(report.rank, report.use)
         if lease.stage is Stage.DECODE:
             trajectory.pixels_from = lease.lane.head
         if trajectory.for_client:

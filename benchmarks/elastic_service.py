@@ -35,7 +35,7 @@ from tests.service.served import Reply, Served
 Line = dict[str, Any]
 LOADS = (0.8, 0.5, 1.1)
 # A rank is killed when its request has been on the lane for so long; its return is waited for no longer than that.
-KILL_AFTER_S, RETURN_S = 1.5, 60.0
+KILL_STEPS, KILL_AFTER_S, RETURN_S = 40, 1.5, 60.0
 VICTIM = 1
 
 
@@ -86,7 +86,7 @@ def killed(running: Running) -> Line:
     that of an undisturbed one."""
     served = running.served
     side = running.model.sizes[-2].side
-    body = {"size": f"{side}x{side}", "num_inference_steps": 60, "seed": 5, "output_format": "png"}
+    body = {"size": f"{side}x{side}", "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
     expected = asyncio.run(_timed(served, body))
     mark = served.mark()
     return {

@@ -103,7 +103,7 @@ class _Lanes:
             "refused": 0 if graphs is None else graphs.statistics.num_refused,
             **self.place.memory(),
         }
-        return line if way.captured or way.width == 1 else line | self._noted(way)
+        return line if way.width == 1 else line | self._noted(way)
 
     def timed(self, way: Way) -> tuple[float, float]:
         """Milliseconds of a step, and those for which the host was at it."""
@@ -133,7 +133,7 @@ class _Lanes:
         return state.tensors["latents"], 1e3 * whole_s / (num_steps - 1), 1e3 * host_s / (num_steps - 1)
 
     def _noted(self, way: Way) -> Line:
-        """What a step exchanges, and how long its stream is in that."""
+        """What a step exchanges, and how long its stream is in that; of a captured one too, whose exchanges are not."""
         adapter, _ = self._adapter(way)
         exchange = self._groups.exchange(self._lane(way.width))
         state = adapter.encode(self._bench.request(self.case, 2))

@@ -4,6 +4,7 @@ of `benchmarks.multi_gpu`, run by every rank of a world of two."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,8 @@ from tests.world import RankContext
 Line = dict[str, Any]
 PAIR = (0, 1)
 INCARNATIONS = 4
+# What NCCL gives back in threads of its own is back by then.
+SETTLE_S = 1.0
 PARTS_KIB = (4, 64, 1024, 4096, 16384, 65536)
 _LARGE_BYTES = 64 << 20
 REPEATS = 40
@@ -47,6 +50,7 @@ def groups(context: RankContext, setting: Setting) -> Line:
         connect_mib[-1] += memory.more_mib()
         if incarnation < INCARNATIONS - 1:
             close_s.append(_took(partial(groups.drop, lane)))
+            time.sleep(SETTLE_S)
             close_mib.append(memory.more_mib())
     other = Lane(ranks=PAIR[::-1])
     second_s = _took(partial(groups.exchange, other))
@@ -237,6 +241,7 @@ class _Memory:
     def _free_bytes(self) -> int:
         if self._device.type == "cpu":
             return 0
+        gc.collect()
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(self._device)[0])

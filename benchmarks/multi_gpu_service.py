@@ -125,7 +125,7 @@ def _death(line: Line) -> Iterator[str]:
 
 def _killed(line: Line) -> Iterator[str]:
     yield (
-        f"In the service of {line['policy']}, one picture of 60 steps on both ranks ({line['undisturbed_s']:.1f} s "
+        f"In the service of {line['policy']}, one picture of 40 steps on both ranks ({line['undisturbed_s']:.1f} s "
         f"when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was asked for: the leader knew after "
         f"{line['seen_s']} s, the request went on after {line['resumed_s']} s on the rank that was left, and its "
         f"answer (status {line['status']}) came {line['took_s']:.1f} s after it was asked for; the same picture: "

@@ -187,13 +187,15 @@ class Groups:
         """Connect in another thread, which is left alone when the lane is given up: a member may have died since it
         was here, and it would be waited for until the time limit."""
         connected: Future[Wires] = Future()
-        threading.Thread(target=_settle, args=(connected, connect), name="connect", daemon=True).start()
+        thread = threading.Thread(target=_settle, args=(connected, connect), name="connect", daemon=True)
+        thread.start()
         try:
             while not wait([connected], timeout=_POLL_S).done:
                 self._check_wanted(lane)
         except Gone:
             connected.add_done_callback(_close_wires)
             raise
+        thread.join()
         return connected.result()
 
     def _forget_unused(self, seq: int) -> None:

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -35,50 +35,16 @@ from benchmarks.random_checkpoint import FAMILIES, write_checkpoint
 from benchmarks.random_pipeline import Factory
 from benchmarks.stream_entrants import Entrant, loop_of, service_of
 from benchmarks.stream_load import Answer, Arrival, Draft, picture, play, play_at_once, poisson, prompt_of
+from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_SOAK_SIDES, Plan
 
 Line = dict[str, Any]
 
-# As the distilled checkpoints of the families are drawn: FLUX.1 schnell, Z-Image Turbo.
-DRAFTS = {"flux1": Draft(num_steps=4, guidance_scale=3.5), "zimage": Draft(num_steps=8, guidance_scale=0.0)}
-SIDES = (256, 512, 1024)
-SOAK_SIDES = (256, 320, 384, 448, 512, 640, 768, 1024)
-TINY_SIDES, TINY_SOAK_SIDES = (64, 128, 256), (64, 80, 96, 112, 128, 160, 192, 256)
 SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 4, 25
 # Of each side both have drawn prompts of so many words before anything is timed.
 WARM_WORDS = (5, 25, 45, 60)
 ALONE_ROUNDS = 3
 # Bytes of a checkpoint of real size, at most.
 CHECKPOINT_BYTES = 30 * 2**30
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is done for one family."""
-
-    family: str
-    device: str
-    tiny: bool
-    sides: tuple[int, ...]
-    soak_sides: tuple[int, ...]
-    loads: tuple[float, ...]
-    num_requests: int
-    num_rounds: int
-    num_soaked: int
-    numerics: str
-    end_s: float
-
-    @property
-    def draft(self) -> Draft:
-        return DRAFTS[self.family]
-
-    @property
-    def new_side(self) -> int:
-        """Of pictures that are in no stream."""
-        return self.sides[0] + 64
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() > self.end_s
 
 
 def main() -> None:
@@ -118,9 +84,10 @@ def perform(plan: Plan, folder: Path) -> None:
     written_s = time.perf_counter()
     with ExitStack() as stack:
         service = stack.enter_context(service_of(plan, folder))
-        loop = stack.enter_context(loop_of(plan, folder))
+        loop = stack.enter_context(loop_of(plan, folder)) if plan.loads else None
         for entrant in (service, loop):
-            entrant.wait()
+            if entrant is not None:
+                entrant.wait()
         say(
             {
                 "case": "started",
@@ -134,9 +101,16 @@ def perform(plan: Plan, folder: Path) -> None:
         asyncio.run(_measure(plan, service, loop))
 
 
-async def _measure(plan: Plan, service: Entrant, loop: Entrant) -> None:
-    say(await _warmed(plan, service, loop))
+async def _measure(plan: Plan, service: Entrant, loop: Entrant | None) -> None:
+    say(await _warmed(plan, [service] if loop is None else [service, loop]))
     say(await _repeated(plan, service))
+    if loop is not None:
+        await _streams(plan, service, loop)
+    if plan.num_soaked:
+        await _soak(plan, service)
+
+
+async def _streams(plan: Plan, service: Entrant, loop: Entrant) -> None:
     alone = await _alone(plan, service, loop)
     say(alone)
     capacity = 1 / mean(median(seconds) for seconds in alone["loop_s"].values())
@@ -146,17 +120,15 @@ async def _measure(plan: Plan, service: Entrant, loop: Entrant) -> None:
                 say({"case": "left_out", "family": plan.family, "load": load, "round": number})
                 continue
             say(await _round(plan, service, loop, load=load, rate=load * capacity, number=number))
-    if plan.num_soaked:
-        await _soak(plan, service)
 
 
-async def _warmed(plan: Plan, service: Entrant, loop: Entrant) -> Line:
-    """Kernels are chosen and graphs captured: every side with prompts of a few lengths, on both."""
+async def _warmed(plan: Plan, entrants: list[Entrant]) -> Line:
+    """Kernels are chosen and graphs captured: every side with prompts of a few lengths, on each."""
     source, took_s = Random(1), {}
     arrivals = [
         Arrival(0, side, prompt_of(source, num_words=count), 1) for side in plan.sides for count in WARM_WORDS
     ]
-    for entrant in (service, loop):
+    for entrant in entrants:
         begin_s = time.perf_counter()
         await play_at_once(entrant.url, arrivals, plan.draft, num_clients=1)
         took_s[entrant.name] = round(time.perf_counter() - begin_s, 2)
@@ -287,7 +259,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="small models in place of the real ones")
     parser.add_argument("--only", nargs="+", choices=FAMILIES, default=FAMILIES)
-    parser.add_argument("--loads", nargs="+", type=float, default=[0.9, 3.0])
+    parser.add_argument(
+        "--loads", nargs="*", type=float, default=[0.9, 3.0], help="none: only the service, for a soak"
+    )
     parser.add_argument("--requests", type=int, default=48, help="of a round")
     parser.add_argument("--rounds", type=int, default=3, help="of each load")
     parser.add_argument("--soak", type=int, default=0, help="so many short requests after the stream")

@@ -11,12 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import aiohttp
 
-if TYPE_CHECKING:
-    from benchmarks.h200_stream import Plan
+from benchmarks.stream_plan import Plan
 
 HERE = Path(__file__).resolve().parents[1]
 START_WITHIN_S = 300.0

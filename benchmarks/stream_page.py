@@ -2,7 +2,7 @@
 
     python -m benchmarks.stream_page RUN.jsonl ... [--output docs/results/stream-h200.md]
 
-Of a family that several runs have measured the last one counts.
+Of what several runs have measured of a family the last one counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE = """\
 
 `python -m benchmarks.h200_stream > RUN.jsonl`, shown by `python -m benchmarks.stream_page RUN.jsonl`.
 
-{device}, {num_cores} cores, Python {python}, torch {torch}, diffusers {diffusers}; `numerics: {numerics}`.
+{device}, {num_cores} cores, Python {python}, torch {torch}, diffusers {diffusers}.
 Transformers and VAEs of real size with random weights in bfloat16, text encoders of one or two layers; {drafts}.
 Square pictures of {sides} pixels, equally many of each in random order, Poisson arrivals, every prompt another one of 5
 to 60 words.
@@ -89,19 +89,25 @@ def main() -> None:
 
 
 def lines_of(runs: Iterable[Path]) -> list[Line]:
-    return [json.loads(text) for run in runs for text in run.read_text().splitlines() if text[:1] == "{"]
+    """Each line with the number of its run, and the family named with its numerics where these are fast."""
+    lines: list[Line] = []
+    for number, run in enumerate(runs):
+        own = [json.loads(text) for text in run.read_text().splitlines() if text[:1] == "{"]
+        is_fast = own[0]["numerics"] == "fast"
+        for line in own:
+            named = {"family": f"{line['family']}, fast"} if is_fast and "family" in line else {}
+            lines.append({**line, "run": number, **named})
+    return lines
 
 
 def page(lines: Sequence[Line]) -> str:
+    """Of what `lines_of` gives."""
     setting = [line for line in lines if line["case"] == "setting"][-1]
     drafts = ", ".join(
         f"{name} in {draft['num_steps']} steps" for name, draft in sorted(setting["drafts"].items())
     )
     return PAGE.format(
-        **{
-            name: setting[name]
-            for name in ("device", "num_cores", "python", "torch", "diffusers", "numerics")
-        },
+        **{name: setting[name] for name in ("device", "num_cores", "python", "torch", "diffusers")},
         drafts=drafts,
         sides=_listed(setting["sides"]),
         throughput="\n".join(_throughput(lines)),
@@ -179,12 +185,15 @@ def _memory(sample: Line) -> tuple[int, int, int, int]:
 
 
 def _rounds(lines: Sequence[Line]) -> Iterator[tuple[str, float, list[Line]]]:
-    """The rounds of each family and load; of a family measured again those since its last start."""
-    for start in _last(lines, "started"):
-        family, since = start["family"], lines.index(start)
-        own = [line for line in lines[since:] if line["case"] == "stream" and line["family"] == family]
-        for load in dict.fromkeys(line["load"] for line in own):
-            yield family, load, [line for line in own if line["load"] == load]
+    """The rounds of each family and load, of the last run that has them."""
+    for last in _last(lines, "stream"):
+        own = [
+            line
+            for line in lines
+            if (line["case"], line.get("family"), line["run"]) == ("stream", last["family"], last["run"])
+        ]
+        for load in sorted({line["load"] for line in own}):
+            yield last["family"], load, [line for line in own if line["load"] == load]
 
 
 def _last(lines: Sequence[Line], case: str) -> list[Line]:

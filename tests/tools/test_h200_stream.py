@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from benchmarks.random_checkpoint import FAMILIES, write_checkpoint
 from benchmarks.random_pipeline import Factory
 from benchmarks.stream_load import poisson
-from benchmarks.stream_page import page
+from benchmarks.stream_page import lines_of, page
 from epe.messages import OutputFormat, Request
 from epe.runtime.weights import weights_digest
 from tests.oracle import draw, load_oracle
@@ -54,7 +55,7 @@ def test_a_written_checkpoint_draws_what_its_weights_draw(family: str, tmp_path:
     assert torch.isfinite(draw(pipeline, request).latents).all()
 
 
-def test_the_page_tells_throughput_tails_and_memory() -> None:
+def test_the_page_tells_throughput_tails_and_memory_each_of_its_last_run(tmp_path: Path) -> None:
     setting = {"case": "setting", "device": "a card", "num_cores": 2, "python": "3", "torch": "2"}
     setting |= {"diffusers": "0", "numerics": "exact", "sides": [64, 128]}
     setting["drafts"] = {"flux1": {"num_steps": 4, "guidance_scale": 3.5}}
@@ -73,15 +74,17 @@ def test_the_page_tells_throughput_tails_and_memory() -> None:
         for done in (0, 25, 50, 75, 100)
     ]
     soak = {"case": "soak", "family": "flux1", "num_requests": 100, "num_steps": 4, "sides": [64, 80]}
-    text = page(
-        [
-            setting,
-            {"case": "started", "family": "flux1"},
-            *rounds,
-            {**soak, "took_s": 9.0, "samples": samples},
-        ]
+    runs = (
+        [setting, {**rounds[0], "service": theirs}],
+        [setting, *rounds],
+        [setting | {"numerics": "fast"}, rounds[0]],
+        [setting, {**soak, "took_s": 9.0, "samples": samples}],
     )
+    for number, run in enumerate(runs):
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, run)))
+    text = page(lines_of(sorted(tmp_path.iterdir())))
     assert "| flux1 | 3.0 | 4.50 | 1.50 | 3.00 | 2.00× (2.00 to 2.00) |" in text
+    assert "| flux1, fast | 3.0 | 4.50 | 1.50 | 3.00 | 2.00× (2.00 to 2.00) |" in text
     assert "| flux1 | 3.0 | 64 | 60 | 1.00 | 1.00 | 0.10 | 0.10 | 0.10× (0.10 to 0.10) |" in text
     assert "| 100 | 0 | 1024 | 1 | 200 |" in text
     assert "5 passes captured" in text

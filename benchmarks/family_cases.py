@@ -38,7 +38,7 @@ def alone(context: RankContext, setting: Setting, case: Case) -> Line | None:
         "num_parameters": sum(weight.numel() for weight in weights.values()),
         **_difference(state.tensors["latents"], expected.latents),
         "odd": _difference(state_odd.tensors["latents"], expected_odd.latents),
-        "pixel_difference": pixel_difference(adapter.decode(state), expected.pixels),
+        "pixel_difference": pixel_difference(adapter.decode(state).cpu().numpy(), expected.pixels),
         **_step_times(place, pipeline, adapter, even),
         **place.memory(),
     }

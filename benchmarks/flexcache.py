@@ -172,7 +172,7 @@ class Bench:
             for state in ended:
                 pixels = self.adapter.decode(state)
                 assert pixels is not None
-                drawn.append(pixels[0])
+                drawn.append(pixels[0].cpu().numpy())
         self.computed = round(sum(counts) / len(counts), 2)
         return np.stack(drawn)
 

@@ -11,7 +11,7 @@ import structlog
 
 from tests.browser import Browser, find_chromium
 from tests.workers import SharedByFile, file_of, starts_ranks
-from tests.world import World
+from tests.world import ADAPTERS, World
 
 # Before anything imports torch: on shared cores more threads mean spinning, and other bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -56,7 +56,7 @@ def tiny_zimage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
     """Four ranks, started when the first test asks for them and shared by all."""
-    world = World(4)
+    world = World(4, preload=ADAPTERS)
     yield world
     world.close()
 

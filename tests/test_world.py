@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.world import RankContext, RankFailed, World
+from tests.world import ADAPTERS, RankContext, RankFailed, World
 
 pytestmark = pytest.mark.world
 
@@ -54,7 +54,7 @@ def test_processes_and_what_they_keep_outlive_a_run_and_a_raise(world: World) ->
 
 
 def test_a_death_and_a_hang_are_told_apart_and_the_world_starts_again() -> None:
-    small = World(2, grace_s=0.1)
+    small = World(2, grace_s=0.1, preload=ADAPTERS)
     with pytest.raises(RankFailed, match=r"(?s)rank 0 died.*rank 1 did not end in time"):
         small.run(rank_1_hangs_and_rank_0_dies, timeout_s=60)
     assert small.run(count) == [1, 1]

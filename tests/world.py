@@ -20,13 +20,17 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+# What takes a rank longest to import.
+ADAPTERS = tuple(
+    f"epe.models.{name}.adapter" for name in ("flux1", "flux2_klein", "qwen_image", "wan", "zimage")
+)
 
 
 class RankFailed(AssertionError):
@@ -52,11 +56,15 @@ class RankContext:
 
 class World:
     """`num_ranks` processes, started at the first run. Once a rank has failed the others, which may wait for it, have
-    `grace_s` to end."""
+    `grace_s` to end. They are forked from one process that has imported `preload`, or else are new ones, as CUDA wants
+    them."""
 
-    def __init__(self, num_ranks: int, *, grace_s: float = 5.0) -> None:
+    def __init__(self, num_ranks: int, *, grace_s: float = 5.0, preload: Sequence[str] = ()) -> None:
         self.num_ranks = num_ranks
         self.grace_s = grace_s
+        self._processes: Any = multiprocessing.get_context("forkserver" if preload else "spawn")
+        if preload:
+            self._processes.set_forkserver_preload(list(preload))
         self._ranks: list[tuple[Any, Connection]] = []
         self._num_runs = 0
 
@@ -91,11 +99,10 @@ class World:
     def _start(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        spawn = multiprocessing.get_context("spawn")
         for rank in range(self.num_ranks):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(
-                target=_serve, args=(theirs, rank, self.num_ranks, port, os.getpid()), daemon=True
+            ours, theirs = self._processes.Pipe()
+            process = self._processes.Process(
+                target=_serve, args=(theirs, rank, self.num_ranks, port), daemon=True
             )
             process.start()
             theirs.close()
@@ -147,11 +154,9 @@ def _receive(pipe: Connection) -> tuple[bool, Any] | None:
     return outcome
 
 
-def _serve(pipe: Connection, rank: int, num_ranks: int, port: int, parent: int) -> None:
+def _serve(pipe: Connection, rank: int, num_ranks: int, port: int) -> None:
     """The life of a rank: run what comes through the pipe, until it is closed."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no orphan outlives the tests
-    if os.getppid() != parent:
-        return
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ.update(TORCH_CPP_LOG_LEVEL="ERROR", OMP_NUM_THREADS="1")
     sys.path.insert(0, str(ROOT))

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from epe.actors.core import Actor, Down
 from epe.actors.directory import Directory
 from epe.actors.doors import Doors
+from epe.actors.ending import Endings
+from epe.actors.judging import Judging
 from epe.actors.keeper import CostsLoaded
 from epe.actors.leasing import Leasing, PlannerSettings
-from epe.actors.ledger import Ledger, Running
-from epe.actors.lines import log_ended
+from epe.actors.ledger import Ledger
+from epe.actors.losses import Losses
 from epe.actors.opening import Opening
 from epe.actors.patience import LOOK_S, Overdue, Patience
 from epe.actors.reception import Reception
 from epe.actors.recorder import RECORDER, Recording
-from epe.actors.recovery import blame, given_up, goes_leaner, lost_rank
 from epe.actors.roster import Gone, Roster
 from epe.actors.timers import Expire, Keep, Look, StartBy, Wake
-from epe.actors.trajectory import Trajectory
 from epe.actors.upkeep import Upkeep
 from epe.actors.warming import Warming
 from epe.messages import (
@@ -29,9 +29,7 @@ from epe.messages import (
     Cancel,
     Checkpointed,
     Drain,
-    Drop,
     Encoded,
-    Ended,
     Failure,
     FailureKind,
     Inspect,
@@ -41,13 +39,11 @@ from epe.messages import (
     LeaseFailed,
     Operate,
     Predict,
-    Progress,
     RankReady,
     Received,
     Rejected,
     Request,
     RestartRanks,
-    Stage,
     Status,
     Stop,
     Submit,
@@ -107,7 +103,13 @@ class Planner(Actor):
             warming=self.warming,
             keeps_costs=keeps_costs and warmup is not None,
         )
-        self.num_finished = 0
+        self.endings = Endings(
+            self, directory=directory, leasing=self.leasing, doors=self.doors, opening=self.opening
+        )
+        self.losses = Losses(
+            self, directory=directory, leasing=self.leasing, upkeep=self.upkeep, endings=self.endings
+        )
+        self.judging = Judging(self, directory=directory, leasing=self.leasing, endings=self.endings)
         # Something has happened since the last plan.
         self.is_outdated = False
         self.lanes: tuple[LaneAtWork, ...] = ()
@@ -140,18 +142,18 @@ class Planner(Actor):
                 if trajectory := self.trajectories.get(request_id):
                     trajectory.pixels_from = None
             case Checkpointed():
-                self._checkpointed(message)
+                self.losses.checkpointed(message)
                 if message.step is not None:
                     return None  # The report that came with the state follows at once.
             case Cancel(request_id=request_id):
-                return self._end_early(request_id, FailureKind.CANCELLED, "the request was cancelled")
+                return self._cancelled(request_id)
             case Expire(request_id=request_id):
-                self._end_early(request_id, FailureKind.EXPIRED, "the deadline has passed")
+                self.endings.end_early(request_id, FailureKind.EXPIRED, "the deadline has passed")
             case Look():
                 self._look()
             case StartBy():
                 if lateness := self.opening.lateness(start_s=self.settings.start_s):
-                    self._fail(lateness)
+                    self.endings.end_all(lateness)
             case RankReady():
                 self._rank_ready(message)
             case CostsLoaded(costs=costs):
@@ -188,6 +190,12 @@ class Planner(Actor):
                 self.trajectories[request.id].expiry = expiry
             self.is_outdated = True
         return reply
+
+    def _cancelled(self, request_id: str) -> bool:
+        """Whether there was anything to cancel."""
+        ends = self.endings.end_early(request_id, FailureKind.CANCELLED, "the request was cancelled")
+        self.is_outdated = self.is_outdated or ends
+        return ends
 
     # --- leases go ---
 
@@ -237,110 +245,19 @@ class Planner(Actor):
             return
         trajectory = self.trajectories[running.lease.request.id]
         for ended in trajectory.ended():
-            self._judge(trajectory, ended)
-        self._resume(trajectory)
-        self._end_if_done(trajectory)
-
-    def _judge(self, trajectory: Trajectory, ended: Running) -> None:
-        """A lease that broke has run all the same if what it was for is there. After a batch that failed a
-        request goes on alone, since another one of it may be the cause; without memory, on a wider lane."""
-        if ended.failed and not ended.broke:
-            self.leasing.learning.failed(ended, trajectory.workload)
-            if goes_leaner(trajectory, ended, widths=self.leasing.policy_widths):
-                stage, ranks = ended.lease.stage, ended.lease.lane.ranks
-                log.warning(
-                    "request.goes_leaner", request=trajectory.request.id, stage=stage, ran_out_on=ranks
-                )
-            else:
-                self._blame(ended)
-                if ended.lease.batch_size == 1:
-                    trajectory.failed(ended)
-                    return
-                trajectory.alone = True
-        if ended.failed and not ended.has_run:
-            trajectory.broke(ended)
-        else:
-            self._ran(trajectory, ended)
-
-    def _blame(self, ended: Running) -> None:
-        for rank, absence in blame(self.roster, ended):
-            log.error("rank.was_quarantined", rank=rank, reason=absence.reason)
-
-    def _ran(self, trajectory: Trajectory, running: Running) -> None:
-        self._drop(trajectory, trajectory.ran(running, now_s=self.now_s, lost=self.roster.gone))
-        self.leasing.observe(running)
-        lease = running.lease
-        for report in running.done:
-            self.roster.worked(report.rank)
-        if lease.stage is Stage.DECODE:
-            trajectory.pixels_from = lease.lane.head
-        if trajectory.for_client:
-            self.ref(self.directory.desk).tell(
-                Progress(
-                    request_id=lease.request.id,
-                    stage=lease.stage,
-                    step=lease.first_step + lease.num_steps,
-                    num_steps=lease.request.num_steps,
-                    ranks=lease.lane.ranks,
-                )
-            )
+            self.judging.judge(trajectory, ended)
+        self.losses.resume(trajectory)
+        self.endings.end_if_done(trajectory)
 
     def _encoded(self, message: Encoded) -> None:
         trajectory = self.trajectories.get(message.request_id)
         if trajectory is not None:
-            trajectory.seconds[Stage.FINISH] = message.seconds
+            trajectory.accounting.made_file(message.seconds)
             if message.failure is None:
                 self.leasing.learning.finished(trajectory.workload, message.seconds)
             trajectory.encoded = message
             self.trajectories.touch(trajectory)
-            self._end_if_done(trajectory)
-
-    # --- requests end, each exactly once ---
-
-    def _end_if_done(self, trajectory: Trajectory) -> None:
-        """Nothing ends before its last lease has: a rank's report may come after the picture."""
-        if trajectory.leases:
-            return
-        if trajectory.ending is not None:
-            self._end(trajectory, trajectory.ending)
-        elif trajectory.encoded is not None:
-            self._end(trajectory, trajectory.encoded.failure)
-
-    def _end_early(self, request_id: str, kind: FailureKind, message: str) -> bool:
-        """Cancelled or expired: at once if nothing runs, else when the leases that were sent have run."""
-        trajectory = self.trajectories.get(request_id)
-        if trajectory is None or trajectory.ending is not None:
-            return False
-        stage = trajectory.leases[0].lease.stage if trajectory.leases else trajectory.stage
-        trajectory.ending = Failure(kind=kind, message=message, stage=stage, step=trajectory.step)
-        if not trajectory.leases:
-            self._end(trajectory, trajectory.ending)
-        self.is_outdated = True
-        return True
-
-    def _end(self, trajectory: Trajectory, failure: Failure | None) -> None:
-        del self.trajectories[trajectory.request.id]
-        if trajectory.expiry is not None:
-            trajectory.expiry.cancel()
-        self._drop(trajectory, trajectory.traces)
-        if self.settings.checkpoints and (trajectory.lane or trajectory.first_seq is not None):
-            self.ref(self.directory.checkpoints).tell(Drop(request_ids=(trajectory.request.id,)))
-        if trajectory.for_client:
-            self.num_finished += failure is None
-            account = trajectory.account(now_s=self.now_s)
-            ended = Ended(request_id=trajectory.request.id, account=account, failure=failure)
-            self.ref(self.directory.desk).tell(ended)
-            log_ended(account, failure)
-        elif failure is not None:
-            self._fail(f"the warm-up failed: {failure.message}")
-        if not self.trajectories and self.doors.phase == "warming":
-            self.opening.draw_round()
-        if not self.trajectories:
-            self.doors.are_empty()
-
-    def _drop(self, trajectory: Trajectory, ranks: set[int]) -> None:
-        for rank in sorted(ranks):
-            self.ref(self.directory.worker(rank)).tell(Drop(request_ids=(trajectory.request.id,)))
+            self.endings.end_if_done(trajectory)
 
     # --- ranks go and come back ---
 
@@ -351,7 +268,7 @@ class Planner(Actor):
             or not self.settings.survives
             or self.doors.phase not in ("warming", "running", "draining")
         ):
-            self._fail(f"{address} is gone: {reason}")
+            self.endings.end_all(f"{address} is gone: {reason}")
         elif not self.roster.is_gone(rank):
             self._lose(rank, reason)
 
@@ -386,57 +303,9 @@ class Planner(Actor):
 
     def _lose(self, rank: int, reason: str, *, state: Gone = "lost") -> None:
         """Lanes without this rank do not notice. Whatever it was in goes on elsewhere."""
-        loss = lost_rank(self.ledger, rank, reason)
-        self.roster.lose(rank, reason, state=state)
-        self.upkeep.lost(rank)
-        if state == "lost":
-            log.warning("rank.was_lost", rank=rank, reason=reason, request=loss.request_id)
-        else:
-            log.info("rank.was_restarted", rank=rank)
-        if loss.lease is not None:
-            self.trajectories[loss.lease.request.id].lost_leases.add(loss.lease.seq)
-        for other, abandon in loss.abandoned:
-            self.ref(self.directory.worker(other)).tell(abandon)
-        for trajectory in self.trajectories.values():
-            trajectory.lose(rank)
-        for report in loss.reports:
+        for report in self.losses.take_out(rank, reason, state=state):
             self._report(report)
-        self._outlive()
-        for trajectory in list(self.trajectories.values()):
-            self._resume(trajectory)
-            self._end_if_done(trajectory)
-
-    def _outlive(self) -> None:
-        """Have requests begin anew whose weights are gone for good: there are ranks, and none of them has those."""
-        kinds = self.roster.kinds
-        for trajectory in list(self.trajectories.values()):
-            if kinds and trajectory.weights is not None and trajectory.weights not in kinds:
-                self._drop(trajectory, trajectory.traces)
-                trajectory.outlive()
-                self._resume(trajectory)
-                self._end_if_done(trajectory)
-
-    def _resume(self, trajectory: Trajectory) -> None:
-        """Have a request go on whose lane broke or whose holders are gone, unless that happens again and again."""
-        before = trajectory.num_repeated_steps
-        if not trajectory.resume():
-            return
-        log.info(
-            "request.resumed",
-            request=trajectory.request.id,
-            stage=trajectory.stage,
-            step=trajectory.step,
-            repeated_steps=trajectory.num_repeated_steps - before,
-        )
-        trajectory.ending = given_up(trajectory)
-
-    def _checkpointed(self, message: Checkpointed) -> None:
-        trajectory = self.trajectories.get(message.request_id)
-        if trajectory is None:
-            # It came after the request's end. That of an earlier request of this id may have been replaced by now.
-            self.ref(self.directory.checkpoints).tell(Drop(request_ids=(message.request_id,)))
-        elif trajectory.checkpointed(message) and trajectory.checkpoint_step is None:
-            self._resume(trajectory)
+        self.losses.go_on()
 
     # --- the world ---
 
@@ -445,21 +314,8 @@ class Planner(Actor):
         log.info("rank.became_ready", rank=message.rank, device=message.device, load_s=message.load_s)
         if returned:
             self.watch(self.directory.worker(message.rank))
-            self._outlive()
+            self.losses.outlive()
         self.opening.rank_came()
-
-    def _fail(self, reason: str) -> None:
-        """The world cannot go on: every request ends, and whoever started the service hears why."""
-        if self.doors.phase == "failed":
-            return
-        self.doors.enter("failed", reason)
-        self.ledger.running.clear()
-        for trajectory in list(self.trajectories.values()):
-            trajectory.traces = set()
-            self._end(
-                trajectory,
-                Failure(kind=FailureKind.RANK_LOST, message=reason, stage=trajectory.stage),
-            )
 
     def _drain(self, reason: str) -> asyncio.Future[bool]:
         emptied = self.doors.emptied()
@@ -487,7 +343,7 @@ class Planner(Actor):
             ranks=self.roster.statuses(self.ledger.at_work()),
             num_waiting=num_waiting,
             num_running=len(self.trajectories) - num_waiting,
-            num_finished=self.num_finished,
+            num_finished=self.endings.num_finished,
             reason=self.doors.reason or self.upkeep.stall(),
             costs=self.warming.status,
             policy=self.leasing.deciding.status,

@@ -29,7 +29,7 @@ class Reception:
         if again is not None and again.step is not None:
             trajectory.go_on_from(again.step)
             trajectory.weights = min(self.leasing.roster.kinds, default=None)
-        predicted_s = trajectory.predicted_s = self.leasing.predicted_s(request.id, now_s=now_s)
+        predicted_s = trajectory.accounting.predicted_s = self.leasing.predicted_s(request.id, now_s=now_s)
         basis = self.leasing.basis(request.id)
         late = request.deadline_s is not None and age_s + predicted_s > request.deadline_s
         if late and self.limits.refuse_late and again is None:

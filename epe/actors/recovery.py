@@ -86,7 +86,7 @@ def _decodes_on_one(trajectory: Trajectory, width: int) -> bool:
 
 def given_up(trajectory: Trajectory) -> Failure | None:
     """The end of a request that breaks its lanes again and again; None to go on."""
-    lost, recoveries = len(trajectory.lost_leases), trajectory.num_recoveries
+    lost, recoveries = len(trajectory.lost_leases), trajectory.accounting.num_recoveries
     if lost < MAX_LOST_LEASES and recoveries < MAX_RECOVERIES:
         return None
     what = (

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epe.messages import Lease, RankReady, RankStatus
+from epe.messages import DeviceUse, Lease, RankReady, RankStatus
 
 Gone = Literal["lost", "restarting"]
 
@@ -30,6 +30,7 @@ class Roster:
         self.ready: dict[int, RankReady] = {}
         self.away: dict[int, Absence] = {}
         self._failed: dict[int, set[str]] = {}
+        self._use: dict[int, DeviceUse] = {}
 
     @property
     def available(self) -> frozenset[int]:
@@ -96,6 +97,7 @@ class Roster:
         """A rank is gone. One that was cordoned is no longer so when it comes back."""
         self.ready.pop(rank, None)
         self._failed.pop(rank, None)
+        self._use.pop(rank, None)
         self.away[rank] = Absence(state=state, reason=reason)
 
     def take_out(
@@ -113,9 +115,11 @@ class Roster:
         self._failed.pop(rank, None)
         return True
 
-    def worked(self, rank: int) -> None:
-        """A lease has run on this rank."""
+    def worked(self, rank: int, use: DeviceUse | None = None) -> None:
+        """A lease has run on this rank, and left its device with `use`."""
         self._failed.pop(rank, None)
+        if use is not None:
+            self._use[rank] = use
 
     def failed(self, rank: int, request_id: str, reason: str) -> bool:
         """A lease has failed by this rank's own error; True if it is quarantined for that.
@@ -149,4 +153,6 @@ class Roster:
             reason=absence.reason if absence else "",
             memory_bytes=ready.memory_bytes if ready else None,
             resident_bytes=ready.resident_bytes if ready else 0,
+            use=self._use.get(rank),
+            attention=ready.attention if ready else "",
         )

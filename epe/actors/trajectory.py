@@ -8,15 +8,13 @@ from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
+from epe.actors.accounting import Accounting
 from epe.actors.ledger import Running
 from epe.messages import (
-    Account,
-    CacheAccount,
     Checkpointed,
     Encoded,
     Failure,
     FailureKind,
-    LaneVisit,
     Lease,
     Request,
     Stage,
@@ -50,6 +48,7 @@ class Trajectory:
         self.finish_s = finish_s
         self.changed = changed
         self.arrival_s = self.served_s = now_s
+        self.accounting = Accounting(request, arrival_s=now_s)
         self.stage = Stage.ENCODE
         self.step = 0
         # The last one, as the planner sees it: in the first plane, where every state is held too.
@@ -64,14 +63,8 @@ class Trajectory:
         self.leases: deque[Running] = deque()
         self._ending: Failure | None = None
         self.encoded: Encoded | None = None
-        self.visits: list[LaneVisit] = []
-        self.seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
-        self.num_migrations = self.num_recoveries = self.num_repeated_steps = 0
-        self.num_computed_steps = self.num_reused_steps = self.kept_bytes = 0
         # Those under which ranks were lost, by number: of a lane that goes down at once it is one.
         self.lost_leases: set[int] = set()
-        self.predicted_s = 0.0
-        self.started_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.is_broken = False
         # Where it had not the memory: its steps on some lanes, its decode on several ranks.
@@ -195,7 +188,7 @@ class Trajectory:
         """A lease was sent: what comes after it?"""
         lease = running.lease
         self._renew()
-        self.num_migrations += bool(lease.transfers)
+        self.accounting.num_migrations += bool(lease.transfers)
         self.leases.append(running)
         if self.first_seq is None:
             self.first_seq = lease.seq
@@ -228,17 +221,8 @@ class Trajectory:
         (their state is the same). Returns the ranks whose state is no longer needed."""
         lease = running.lease
         self._renew()
-        took_s = running.seconds * max(1, running.num_tasks)
-        start_s = now_s - took_s
-        if self.started_s is None:
-            self.started_s = start_s
-        self.seconds[lease.stage] += took_s
-        if lease.stage is Stage.DENOISE:
-            self.num_computed_steps += running.num_tasks
-            self.num_reused_steps += lease.num_steps - running.num_tasks
-        self.kept_bytes = max(self.kept_bytes, *(report.kept_bytes for report in running.done))
+        self.accounting.ran(running, now_s=now_s)
         self.served_s = now_s
-        self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
         self._reached_step = max(self._reached_step, lease.first_step + lease.num_steps)
         self.holders = {report.rank for report in running.done if report.rank not in lost}
         if lease.stage is Stage.DECODE:
@@ -309,8 +293,7 @@ class Trajectory:
         self.is_broken = False
         if lacks_state:
             self._go_back(self.checkpoint_step)
-        self.num_recoveries += 1
-        self.num_repeated_steps += self._reached_step - self.step
+        self.accounting.resumed(num_repeated_steps=self._reached_step - self.step)
         self._reached_step = self.step
         return True
 
@@ -337,54 +320,3 @@ class Trajectory:
     def _needed(self) -> set[int]:
         """The ranks of leases that were sent and have not run."""
         return {rank for running in self.leases for rank in running.lease.lane.ranks}
-
-    def _visited(self, lease: Lease, start_s: float, end_s: float) -> None:
-        last = self.visits[-1] if self.visits else None
-        # The end is when the report came, by a clock that may count milliseconds, and the device has its own: no
-        # stretch begins before the one before it has ended.
-        start_s = max(start_s, last.end_s if last else 0.0)
-        if last and last.ranks == lease.lane.ranks and last.stage is lease.stage:
-            self.visits[-1] = msgspec.structs.replace(
-                last, num_steps=last.num_steps + lease.num_steps, end_s=end_s
-            )
-            return
-        self.visits.append(
-            LaneVisit(
-                stage=lease.stage,
-                ranks=lease.lane.ranks,
-                first_step=lease.first_step,
-                num_steps=lease.num_steps,
-                start_s=start_s,
-                end_s=end_s,
-            )
-        )
-
-    @property
-    def _cache_account(self) -> CacheAccount | None:
-        if self.request.reuse is None:
-            return None
-        return CacheAccount(
-            settings=self.request.reuse.strategy,
-            computed_steps=self.num_computed_steps,
-            reused_steps=self.num_reused_steps,
-            kept_bytes=self.kept_bytes,
-        )
-
-    def account(self, *, now_s: float) -> Account:
-        """What happened, for the reply and the log."""
-        started_s = now_s if self.started_s is None else self.started_s
-        return Account(
-            request_id=self.request.id,
-            queue_s=max(0.0, started_s - self.arrival_s),
-            encode_s=self.seconds[Stage.ENCODE],
-            denoise_s=self.seconds[Stage.DENOISE],
-            decode_s=self.seconds[Stage.DECODE],
-            finish_s=self.seconds[Stage.FINISH],
-            total_s=now_s - self.arrival_s,
-            predicted_s=self.predicted_s,
-            num_migrations=self.num_migrations,
-            num_recoveries=self.num_recoveries,
-            num_repeated_steps=self.num_repeated_steps,
-            cache=self._cache_account,
-            visits=tuple(self.visits),
-        )

@@ -39,8 +39,9 @@ log = get_logger("worker")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a lease ended on this rank. On the head, `decoded` is the picture after a decode, and `state` what
-    `Device.pack` takes after a lease that asks for a checkpoint. After a `fatal` one the rank is of no more use."""
+    """How a lease ended on this rank. On the head, `decoded` is what `Device.bring_out` takes after a decode, and
+    `state` what `Device.pack` takes after a lease that asks for a checkpoint. After a `fatal` one the rank is of no
+    more use."""
 
     report: LeaseDone | LeaseFailed
     decoded: Parcel | None = None
@@ -69,6 +70,9 @@ class Device(Protocol):
 
     def pack(self, state: Any, *, whole: bool) -> asyncio.Future[Parcel]:
         """A state in host memory, if not `whole` without what an earlier pack of the request has brought out."""
+
+    def bring_out(self, decoded: Parcel) -> asyncio.Future[Parcel]:
+        """The `decoded` picture of an outcome in host memory."""
 
     def drop(self, request_ids: tuple[str, ...]) -> None:
         """Free what is held of these requests."""
@@ -178,7 +182,7 @@ class Worker(Actor):
         # The report goes before the picture: the planner can use the ranks while that is still on its way.
         await self._tell(report, lease, outcome.state)
         if outcome.decoded is not None:
-            await self._hand_over(outcome.decoded)
+            await self._hand_over(await self.device.bring_out(outcome.decoded))
         if outcome.fatal:
             self._stop(Ending(f"lease {lease.seq} left the device unusable", orderly=False))
 

@@ -54,8 +54,7 @@ def resolve_request(
     """
     own = defaults or family.defaults
     if prompt is None:
-        param = _name("prompt", names)
-        raise BadRequest(f"{param} is missing; an empty one is allowed", param=param)
+        raise _bad("prompt", "is missing; an empty one is allowed", names)
     request = Request(
         id=uuid4().hex if id is None else id,
         prompt=prompt,
@@ -79,11 +78,9 @@ def resolve_request(
     _check(request, family, names=names)
     request = replace(request, reuse=_reuse(request, family, cache, cache_rules, names=names))
     if negative_prompt and (problem := _problem_with_negative_prompt(family, request.guidance_scale)):
-        param = _name("negative_prompt", names)
-        raise BadRequest(f"{param} {problem}", param=param)
+        raise _bad("negative_prompt", problem, names)
     if fps is not None and family.makes == "picture":
-        param = _name("fps", names)
-        raise BadRequest(f"{param} has no effect; {family.name} draws pictures", param=param)
+        raise _bad("fps", f"has no effect; {family.name} draws pictures", names)
     return request
 
 
@@ -101,8 +98,7 @@ def _reuse(
     try:
         return resolve(cache, rules, num_steps=request.num_steps, record_bytes=record_bytes)
     except Unsupported as error:
-        param = _name("cache", names)
-        raise BadRequest(f"{param}: {error}", param=param) from None
+        raise _bad("cache", str(error), names, between=": ") from None
 
 
 def _problem_with_negative_prompt(family: Family, guidance_scale: float) -> str | None:
@@ -136,12 +132,13 @@ def _check(request: Request, family: Family, *, names: Mapping[str, str] | None)
     }
     for field, problem in problems.items():
         if problem is not None:
-            param = _name(field, names)
-            raise BadRequest(f"{param} {problem}", param=param)
+            raise _bad(field, problem, names)
 
 
-def _name(field: str, names: Mapping[str, str] | None) -> str:
-    return (names or {}).get(field, field)
+def _bad(field: str, problem: str, names: Mapping[str, str] | None, *, between: str = " ") -> BadRequest:
+    """What is wrong with a field, under the name that the client has for it."""
+    param = (names or {}).get(field, field)
+    return BadRequest(f"{param}{between}{problem}", param=param)
 
 
 def _or(given: T | None, default: T) -> T:

@@ -97,6 +97,12 @@ class Capture(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_mib: Positive = 4096
 
 
+class Prompts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The memory (2**20 bytes) in which a rank keeps encoded prompts for requests with the same words; 0: none."""
+
+    memory_mib: Annotated[int, Meta(ge=0)] = 128
+
+
 class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The checkpoint, and a request's values where the client gives none."""
 
@@ -179,6 +185,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     service: Service
     cache: Cache = Cache()
     capture: Capture = Capture()
+    prompts: Prompts = Prompts()
     faults: tuple[Fault, ...] = ()
     unused: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Copies of states to host memory, beside the steps of the device thread."""
+"""Copies of states and pixels to host memory, beside the steps of the device thread."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 T = TypeVar("T")
+
+
+def in_host_memory(pixels: torch.Tensor) -> np.ndarray:
+    """Through pinned memory where they come from a GPU, so that the copy runs beside its kernels; on the current
+    stream, and awaited."""
+    copied = pixels.to("cpu", non_blocking=True)
+    if pixels.is_cuda:
+        torch.cuda.current_stream(pixels.device).synchronize()
+    return copied.numpy()
 
 
 class Copying:
@@ -17,7 +27,7 @@ class Copying:
     wait for them, and on a stream of their own: on that of the device thread a copy would wait for all that the
     thread has queued meanwhile, which may be the whole of the next lease. What is copied must be complete.
 
-    On a CPU a state is in host memory already.
+    On a CPU all of it is in host memory already.
     """
 
     def __init__(self, device: torch.device) -> None:

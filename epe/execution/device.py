@@ -15,12 +15,12 @@ import torch
 from epe.actors.outcome import failure_of
 from epe.actors.worker import Outcome
 from epe.errors import Gone, OutOfMemory
-from epe.execution.copying import Copying
+from epe.execution.copying import Copying, in_host_memory
 from epe.execution.memory import Meter, NoMeter
 from epe.execution.run import Lanes, Work, run_lease
 from epe.execution.states import States
 from epe.graphs import Graphs
-from epe.messages import Decoded, Lane, Lease, LeaseDone, LeaseFailed
+from epe.messages import Decoded, DeviceUse, Lane, Lease, LeaseDone, LeaseFailed, Stage
 from epe.models.contract import Adapter, State
 from epe.transport.link import Parcel
 
@@ -49,6 +49,8 @@ class ThreadDevice:
         self.device = device
         self.meter = meter or NoMeter()
         self._graphs = graphs
+        if graphs is not None:
+            graphs.in_gaps = True
         self._decodes_in_bands = decodes_in_bands
         self.states = States()
         # What an earlier checkpoint of a request has brought out already: most of a state never changes.
@@ -92,6 +94,14 @@ class ThreadDevice:
         header, tensors = await self._copying.run(partial(self.adapter.export_state, part))
         return Parcel(msgspec.structs.replace(header, unchanged=same), tensors)
 
+    def bring_out(self, decoded: Parcel) -> asyncio.Future[Parcel]:
+        """Copied beside the steps of the leases that follow."""
+        return asyncio.ensure_future(self._bring_out(decoded))
+
+    async def _bring_out(self, decoded: Parcel) -> Parcel:
+        (pixels,) = decoded.tensors
+        return Parcel(decoded.message, (await self._copying.run(partial(in_host_memory, pixels)),))
+
     def abandon(self, lane: Lane) -> None:
         self.lanes.drop(lane)
 
@@ -116,6 +126,9 @@ class ThreadDevice:
             self._idle_since_s = time.perf_counter()
             for (_, _, ending), outcome in zip(batch, outcomes, strict=True):
                 self._loop.call_soon_threadsafe(_complete, ending, outcome)
+            if self._graphs is not None:
+                # Now, when no lease waits for it but those that come after.
+                self._graphs.capture_seen(goes_on=any(_goes_on(lease) for lease, _, _ in batch))
 
     def _next_batch(self) -> list[_Order] | None:
         """The next lease with all that run with it; None at the end."""
@@ -162,11 +175,20 @@ class ThreadDevice:
             peak_bytes=self.meter.peak_bytes(),
             num_computed=work.num_computed,
             kept_bytes=work.kept_bytes,
+            use=self._use(),
         )
         if self.rank != lease.lane.head:
             return Outcome(report)
         state = self.states.take(lease.request.id, work.next_step) if lease.checkpoint != "none" else None
         return Outcome(report, _decoded(lease, work), state)
+
+    def _use(self) -> DeviceUse:
+        """What the device is left with."""
+        return DeviceUse(
+            allocated_bytes=self.meter.resident_bytes(),
+            reserved_bytes=self.meter.reserved_bytes(),
+            graphs=None if self._graphs is None else self._graphs.statistics.counts,
+        )
 
     def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
         parcel = incoming.result(self.FETCH_TIMEOUT_S)
@@ -209,6 +231,11 @@ class ThreadDevice:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _goes_on(lease: Lease) -> bool:
+    """Whether more steps of its kind will come."""
+    return lease.stage is Stage.DENOISE and lease.first_step + lease.num_steps < lease.request.num_steps
 
 
 def _is_fatal(error: Exception) -> bool:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from random import Random
 
-import numpy as np
 import torch
 
 from epe.config.faults import Fault
@@ -119,7 +118,7 @@ class FaultyAdapter:
         after = self._adapter.step(state, exchange, split)
         return _spoilt(after) if spoils else after
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         return self._adapter.decode(_spoilt(state) if self._strike(Stage.DECODE, state) else state, exchange)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:

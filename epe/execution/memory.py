@@ -20,6 +20,9 @@ class Meter(Protocol):
     def resident_bytes(self) -> int:
         """What is in use now."""
 
+    def reserved_bytes(self) -> int:
+        """What is in use now, and what is kept for later use."""
+
 
 class NoMeter:
     """Measures nothing, and costs nothing."""
@@ -33,6 +36,9 @@ class NoMeter:
     def resident_bytes(self) -> int:
         return 0
 
+    def reserved_bytes(self) -> int:
+        return 0
+
 
 class CudaMeter:
     """The tensors of this process on its GPU."""
@@ -44,10 +50,18 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_bytes(self) -> int:
-        return int(torch.cuda.max_memory_allocated(self.device))
+        return self._of("allocated_bytes", "peak")
 
     def resident_bytes(self) -> int:
-        return int(torch.cuda.memory_allocated(self.device))
+        return self._of("allocated_bytes", "current")
+
+    def reserved_bytes(self) -> int:
+        return self._of("reserved_bytes", "current")
+
+    def _of(self, kind: str, when: str) -> int:
+        """As `torch.cuda.memory_allocated` and its like, which sort all figures for the one that is wanted."""
+        figures = torch.cuda.memory_stats_as_nested_dict(self.device)
+        return int(figures[kind]["all"][when]) if figures else 0
 
 
 class HostMeter:
@@ -64,6 +78,9 @@ class HostMeter:
 
     def resident_bytes(self) -> int:
         return self._of("VmRSS")
+
+    def reserved_bytes(self) -> int:
+        return self.resident_bytes()
 
     def _of(self, field: str) -> int:
         found = re.search(rf"^{field}:\s+(\d+) kB$", self.STATUS.read_text(), re.MULTILINE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
+import torch
 
 from epe.execution.states import States
 from epe.messages import Lane, Lease, Split, Stage
@@ -41,12 +41,12 @@ class SoloLanes:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a lease gave: the step that is reached, device seconds (of one computed step for denoising), and on the
-    first rank of a lane that decodes the pixels. Of its steps `num_computed` were computed; for others
+    first rank of a lane that decodes the pixels, on the device. Of its steps `num_computed` were computed; for others
     `kept_bytes` were kept at most."""
 
     next_step: int
     seconds: float
-    pixels: np.ndarray | None = None
+    pixels: torch.Tensor | None = None
     num_computed: int | None = None
     kept_bytes: int = 0
 
@@ -85,6 +85,8 @@ def run_lease(
         case _:
             state = states.take(lease.request.id, lease.first_step)
             pixels = adapter.decode(state, lanes.exchange(lease.lane, seq=lease.seq) if in_bands else None)
+            # Whoever copies the pixels from here does not wait for this thread's stream.
+            synchronize()
             return [Work(lease.first_step, time.perf_counter() - begin_s, pixels)]
 
 

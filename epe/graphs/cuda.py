@@ -40,8 +40,8 @@ class CudaGraphs:
         return memory.view(tensor.dtype).view(tensor.shape)
 
     def used_bytes(self) -> int:
-        free, total = torch.cuda.mem_get_info(self.device)
-        return int(total - free)
+        # Not what is used of the GPU: others may load a model on it while a pass is captured.
+        return int(torch.cuda.memory_reserved(self.device))
 
     def let_go(self) -> None:
         torch.cuda.synchronize(self.device)

@@ -36,7 +36,7 @@ class GraphDevice(Protocol):
         """A contiguous tensor's memory, which its pool may give to others once `tensor` is let go."""
 
     def used_bytes(self) -> int:
-        """Of the device's memory, by whomever; 0 where that is not known."""
+        """Of the device's memory, by this process; 0 where that is not known."""
 
     def let_go(self) -> None:
         """Give back what freed graphs have left; waits for the device."""

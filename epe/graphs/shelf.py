@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from epe.errors import EpeError
 from epe.graphs.call import Tree
 from epe.graphs.capture import CapturedPass, Pass, capture
 from epe.graphs.graph import GraphDevice
+from epe.messages import GraphCounts
 from epe.telemetry.log import get_logger
 from epe.transport.exchange import Exchange
 
@@ -35,6 +37,11 @@ class Statistics:
     num_refused: int = 0
     num_bytes: int = 0
 
+    @property
+    def counts(self) -> GraphCounts:
+        """As they are now."""
+        return GraphCounts(**asdict(self))
+
 
 @dataclass(slots=True)
 class _Size:
@@ -45,9 +52,20 @@ class _Size:
     num_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A call that ran as it is, and may be captured; `again` if it was not the first of its shape."""
+
+    work: Pass
+    call: Tree
+    exchange: Exchange
+    again: bool
+
+
 class Graphs:
     """Runs passes: the first of its shape as it is, which warms the device up, the second is captured, and from then on
     they are replayed, with the bits of the first. One that cannot be captured runs as it is, and the log says so once.
+    With `in_gaps` no pass waits for a capture: who runs them says by `capture_seen` when there is time.
 
     Beyond `budget_bytes` the passes of the size that was used least recently are let go. For one thread.
     """
@@ -55,6 +73,8 @@ class Graphs:
     def __init__(self, device: GraphDevice, *, budget_bytes: int) -> None:
         self.statistics = Statistics()
         self._device = device
+        self.in_gaps = False
+        self._seen: dict[Hashable, _Seen] = {}
         self.budget_bytes = budget_bytes
         self._sizes: OrderedDict[Hashable, _Size] = OrderedDict()
         # Of each shape of call the size that it gives; None if it is not captured.
@@ -65,16 +85,31 @@ class Graphs:
         call = Tree.of((args, kwargs))
         key = (call.key, exchange.width, exchange.position)
         captured = self._find(key)
-        if captured is None and self._known.get(key) is not None:
+        if captured is None and not self.in_gaps and self._known.get(key) is not None:
             captured = self._capture(key, work, call, exchange)
         if captured is not None:
             self.statistics.num_replayed += 1
             return captured.replay(call.tensors, exchange)
         self.statistics.num_eager += 1
         output = work(exchange, args, kwargs)
-        if key not in self._known:
+        again = key in self._known
+        if not again:
             self._learn(key, tuple(tensor.shape for tensor in Tree.of(output).tensors))
+        if self.in_gaps and self._known[key] is not None:
+            self._seen[key] = _Seen(work, call, exchange, again)
         return output
+
+    def capture_seen(self, *, goes_on: bool) -> None:
+        """Capture what has run as it is since the last gap, if its shape came again or is about to: its request
+        `goes_on`. Whatever goes wrong is a reason not to."""
+        while self._seen:
+            key, seen = self._seen.popitem()
+            if seen.again or goes_on:
+                try:
+                    seen.exchange.check()
+                except EpeError:
+                    continue  # The lane was given up; its shape will come on another one.
+                self._capture(key, seen.work, seen.call, seen.exchange)
 
     def clear(self) -> None:
         """Let all captured passes go, so that their memory serves others."""
@@ -98,7 +133,7 @@ class Graphs:
         before_bytes, begin_s = self._device.used_bytes(), time.perf_counter()
         try:
             captured = capture(work, call, exchange, device=self._device, pool=shelf.pool)
-        except RuntimeError as error:
+        except (RuntimeError, EpeError) as error:
             self._refuse(key, error)
             return None
         num_bytes = max(0, self._device.used_bytes() - before_bytes)

@@ -40,7 +40,8 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
 
     `fingerprint` names all that the seconds of tasks depend on, `weights` those that it has loaded: ranks draw a
     request together only with the same ones. The rank may use `memory_bytes` (None: nobody knows), of which its model
-    takes `resident_bytes`. On lanes of `unlike_widths` its device gives other bits than alone.
+    takes `resident_bytes`. On lanes of `unlike_widths` its device gives other bits than alone. `attention` names the
+    kernels that attention runs on.
     """
 
     rank: int
@@ -51,6 +52,29 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
     memory_bytes: int | None = None
     resident_bytes: int = 0
     unlike_widths: tuple[int, ...] = ()
+    attention: str = ""
+
+
+class GraphCounts(Struct, frozen=True, kw_only=True):
+    """Forward passes of a rank since it was started: `num_eager` ran as they are, `num_replayed` from a captured one;
+    `num_captured` were captured, of which `num_evicted` were let go for others, and `num_refused` shapes cannot be
+    captured. What is kept takes `num_bytes` now."""
+
+    num_eager: int = 0
+    num_replayed: int = 0
+    num_captured: int = 0
+    num_evicted: int = 0
+    num_refused: int = 0
+    num_bytes: int = 0
+
+
+class DeviceUse(Struct, frozen=True, kw_only=True):
+    """A rank's memory after a lease: of its tensors, and of all that it has reserved for tensors (0: not measured).
+    `graphs` is None where nothing is captured."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    graphs: GraphCounts | None = None
 
 
 class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
@@ -60,7 +84,7 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
     took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
     use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all); for others `kept_bytes`
-    were kept at most.
+    were kept at most. `use` is what it left the device with (None: nobody knows).
     """
 
     seq: int
@@ -74,6 +98,7 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     peak_bytes: int = 0
     num_computed: int | None = None
     kept_bytes: int = 0
+    use: DeviceUse | None = None
 
 
 class LeaseFailed(Struct, frozen=True, kw_only=True, tag=True):

@@ -7,7 +7,7 @@ from msgspec import Struct
 from epe.messages.caching import ActiveStrategy
 from epe.messages.leases import Stage
 from epe.messages.operation import RestartStatus
-from epe.messages.reports import Failure
+from epe.messages.reports import DeviceUse, Failure
 from epe.messages.requests import Request
 
 
@@ -65,7 +65,8 @@ class Inspect(Struct, frozen=True, kw_only=True, tag=True):
 class RankStatus(Struct, frozen=True, kw_only=True):
     """One rank as the planner sees it: loading, idle, busy, lost, restarting, cordoned, draining, drained or
     quarantined; `reason` says why it gets no lease, of a draining one what it still holds. It may use `memory_bytes`
-    (None: nobody knows), of which its model takes `resident_bytes`."""
+    (None: nobody knows), of which its model takes `resident_bytes`; its last lease left the device with `use`.
+    `attention` names the kernels that attention runs on."""
 
     rank: int
     state: str
@@ -74,6 +75,8 @@ class RankStatus(Struct, frozen=True, kw_only=True):
     reason: str = ""
     memory_bytes: int | None = None
     resident_bytes: int = 0
+    use: DeviceUse | None = None
+    attention: str = ""
 
 
 class CostsStatus(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ from epe.models.capturing import Capturable
 from epe.models.checkpoint import quiet_imports
 from epe.models.contract import Adapter
 from epe.models.loading import Loading
+from epe.models.remembering import Remembered
+from epe.planning.calibration import WARM_UP_PROMPT
 
 _ROOMS = {
     "zimage": "epe.models.zimage",
@@ -34,6 +36,11 @@ def load_adapter(name: str, model_path: Path, loading: Loading) -> Adapter:
     graphs = loading.graphs
     if graphs is not None and loading.plane.degree == 1 and isinstance(adapter, Capturable):
         adapter.use_graphs(graphs)
+    if loading.prompt_bytes:
+        pipeline = adapter.pipeline
+        pipeline.encode_prompt = Remembered(
+            pipeline.encode_prompt, budget_bytes=loading.prompt_bytes, never=(WARM_UP_PROMPT,)
+        )
     if loading.compiled and isinstance(adapter, Capturable):
         adapter.compile_blocks()
         if loading.decodes_whole:

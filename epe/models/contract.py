@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 
 from epe.families import Family
@@ -50,9 +49,9 @@ class Adapter(Protocol):
     def step(self, state: State, exchange: Exchange, split: Split) -> State:
         """One denoising step over the lane of `exchange`; every rank of it returns the same state."""
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
-        """Pixels of the finished latents: uint8, (frames, height, width, 3). With an `exchange` the ranks of its lane
-        decode together, and all but the first get None."""
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
+        """Pixels of the finished latents: uint8, (frames, height, width, 3), on the device. With an `exchange` the
+        ranks of its lane decode together, and all but the first get None."""
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         """The state as named tensors in host memory. Raises `NotMigratable` where it cannot leave."""

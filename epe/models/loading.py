@@ -15,7 +15,8 @@ class Loading:
     """Onto which device, in which type (None: bfloat16 on CUDA, float32 elsewhere), and how lanes will share it.
 
     `graphs` capture its forward passes. `compiled` blocks, and a compiled decoder if it `decodes_whole`, have other
-    last bits. A family without a second form for the axis `cfg` works alike with either `cfg_parallel_degree`.
+    last bits. Encoded prompts are kept up to `prompt_bytes`. A family without a second form for the axis `cfg` works
+    alike with either `cfg_parallel_degree`.
     """
 
     device: torch.device
@@ -25,6 +26,7 @@ class Loading:
     ulysses_degree: int | None = None
     plane: Plane = ONE_PLANE
     graphs: Graphs | None = None
+    prompt_bytes: int = 0
     compiled: bool = False
     decodes_whole: bool = False
 

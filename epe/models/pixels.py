@@ -1,8 +1,7 @@
-"""Decoded pictures and videos as the bytes that files are made of."""
+"""Decoded pictures and videos as the bytes that files are made of, still on the device."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from diffusers.image_processor import VaeImageProcessor
 from diffusers.video_processor import VideoProcessor
@@ -11,7 +10,7 @@ from epe.messages import Stage
 from epe.models.finite import require_finite
 
 
-def picture_of(decoded: torch.Tensor | None, processor: VaeImageProcessor) -> np.ndarray | None:
+def picture_of(decoded: torch.Tensor | None, processor: VaeImageProcessor) -> torch.Tensor | None:
     """uint8, (1, height, width, 3), from what a VAE gives, (1, 3, height, width), None of nothing. Raises
     `NonFinite`."""
     if decoded is None:
@@ -20,7 +19,7 @@ def picture_of(decoded: torch.Tensor | None, processor: VaeImageProcessor) -> np
     return _bytes(processor.postprocess(decoded, output_type="pt"))
 
 
-def video_of(decoded: torch.Tensor | None, processor: VideoProcessor) -> np.ndarray | None:
+def video_of(decoded: torch.Tensor | None, processor: VideoProcessor) -> torch.Tensor | None:
     """uint8, (frames, height, width, 3), from what a VAE gives, (1, 3, frames, height, width), None of nothing.
     Raises `NonFinite`."""
     if decoded is None:
@@ -29,7 +28,7 @@ def video_of(decoded: torch.Tensor | None, processor: VideoProcessor) -> np.ndar
     return _bytes(processor.postprocess_video(decoded, output_type="pt")[0])
 
 
-def _bytes(pictures: torch.Tensor) -> np.ndarray:
+def _bytes(pictures: torch.Tensor) -> torch.Tensor:
     """Rounded as the PIL path does, but on the device: a quarter of the bytes crosses to the host."""
     pixels = pictures.permute(0, 2, 3, 1).float().mul(255).round().to(torch.uint8)
-    return pixels.contiguous().cpu().numpy()
+    return pixels.contiguous()

@@ -12,7 +12,8 @@ from transformers import Qwen2Tokenizer, T5TokenizerFast
 from epe.models.checkpoint import quiet_progress
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_WORDS = "a an the of on in at and with cat dog red green blue chair table city rain light"
+# What their tokenizers know as words.
+WORDS = "a an the of on in at and with cat dog red green blue chair table city rain light"
 # Roles, a generation prompt and the thinking switch: what the pipelines ask of a chat template.
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -35,7 +36,7 @@ def chat_tokenizer() -> Qwen2Tokenizer:
     """Bytes, and merges for some words, with a chat template."""
     symbols = [*_SPECIAL, *sorted(ByteLevel.alphabet())]
     merges: list[tuple[str, str]] = []
-    for word in f"system user assistant {_WORDS}".split():
+    for word in f"system user assistant {WORDS}".split():
         for piece in (word, f"Ġ{word}"):
             merges += [(piece[:end], piece[end]) for end in range(1, len(piece))]
     merges = list(dict.fromkeys(merges))
@@ -53,7 +54,7 @@ def chat_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-def word_tokenizer(words: str = _WORDS) -> T5TokenizerFast:
+def word_tokenizer(words: str = WORDS) -> T5TokenizerFast:
     """Whole words where it knows them, letters elsewhere."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
     pieces += [(f"▁{word}", -3.0) for word in words.split()]

@@ -16,7 +16,7 @@ from torch import nn
 
 from epe.errors import StartFailed
 from epe.parallel.activations import use_sigmoid
-from epe.parallel.kernels import compile_rows
+from epe.parallel.inductor import compile_rows
 
 # (query, key, value, attn_mask=..., and diffusers' options): (batch, rows, heads, head dim) each, as is the result.
 Attend = Callable[..., torch.Tensor]

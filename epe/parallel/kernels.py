@@ -1,42 +1,40 @@
-"""Torch's compiler, set up for blocks whose rows shall have the same bits on every rank and beside any others."""
+"""Which kernels attention runs on: found out at the start, since slower ones say nothing of themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
+from diffusers.utils.constants import DIFFUSERS_ATTN_BACKEND
+from torch.nn.attention import SDPBackend
 
-# Features of a row that a kernel holds at once. Torch itself holds 1024 at most, and 64 where features are read out of
-# order, as rotations do; wider rows it reads several times.
-MAX_FEATURES = 8192
-
-
-def compile_rows(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A compiler for `torch.compile`: `inductor`, whose kernels of sums read a row once, and which picks them without
-    timing them. Ranks that time kernels pick different ones, which add rows up in different orders."""
-    from torch._inductor import config
-    from torch._inductor.compile_fx import compile_fx
-    from torch._inductor.virtualized import V
-
-    certain = {"deterministic": True} if hasattr(config, "deterministic") else {}
-    with V.set_choices_handler(_rows_at_once()), config.patch(certain):
-        compiled: Callable[..., Any] = compile_fx(graph, inputs)
-        return compiled
+# Rows of a picture of 256 x 256 with a text.
+_ROWS = 384
 
 
-@cache
-def _rows_at_once() -> Any:
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.virtualized import V
+def attention_kernels(config: Any, *, device: torch.device, dtype: torch.dtype) -> str:
+    """The name of those that torch takes for a model of this `config` on the device, or of diffusers' backend where
+    somebody has chosen one."""
+    if DIFFUSERS_ATTN_BACKEND != "native":
+        return str(DIFFUSERS_ATTN_BACKEND)
+    num_heads, depth = _heads(config)
+    query = torch.empty(1, num_heads, _ROWS, depth, device=device, dtype=dtype)
+    return str(SDPBackend(torch._fused_sdp_choice(query, query, query)).name).lower()
 
-    class RowsAtOnce(InductorChoices):
-        @staticmethod
-        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
-            if InductorChoices.should_use_persistent_reduction(features, cooperative_reduction):
-                return True
-            known = V.graph.sizevars.statically_known_leq(features.reduction_numel, MAX_FEATURES)
-            return bool(known) and not cooperative_reduction
 
-    return RowsAtOnce()
+def problem_with_kernels(kernels: str, *, capability: tuple[int, int] | None) -> str | None:
+    """What is wrong with torch's choice for a GPU of this compute capability (None: a CPU)."""
+    if capability is None or kernels in ("cudnn_attention", "overrideable"):
+        return None
+    if kernels == "math":
+        return "no fused attention fits this GPU, type or head: steps take much longer and more memory"
+    if kernels in ("flash_attention", "efficient_attention") and capability[0] in (9, 10):
+        return "cuDNN's attention is faster on this GPU: is cuDNN missing, or is it switched off?"
+    return None
+
+
+def _heads(config: Any) -> tuple[int, int]:
+    """Number and width."""
+    if "n_heads" in config:
+        return config["n_heads"], config["dim"] // config["n_heads"]
+    return config["num_attention_heads"], config["attention_head_dim"]

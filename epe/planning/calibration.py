@@ -29,6 +29,9 @@ ALL_PAIRS = 8
 # A pair is measured so often, as long as these are not more moves in all.
 MAX_TIMES = 3
 ENOUGH_MOVES = 60
+# After the first step the passes of a request that goes on are captured.
+_KERNEL_STEPS = 2
+WARM_UP_PROMPT = "a red cube on a white table"
 _NAME = "warmup"
 
 
@@ -66,15 +69,17 @@ class Program(Struct, frozen=True, kw_only=True):
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
         """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
 
-        With `use_kernels` those that are known are drawn in one step, so that no client waits for what a device
-        does at its first call.
+        With `use_kernels` those that are known are drawn in a few steps, so that no client waits for what a device
+        does at its first call, nor for passes to be captured.
         """
         for size, batch in product(sorted(self.sizes), (1, *self.batches)):
             for width in self._widths(size):
                 if not self._is_known(costs, size, width, batch=batch):
                     yield self._round(size, width, num_steps=self.num_steps, batch=batch)
                 elif use_kernels:
-                    yield replace(self._round(size, width, num_steps=1, batch=batch), measures="nothing")
+                    yield replace(
+                        self._round(size, width, num_steps=_KERNEL_STEPS, batch=batch), measures="nothing"
+                    )
         if self.sizes and self.world > 1 and self.family.migratable and not costs.moves.measured:
             yield self._tour(min(self.sizes))
 
@@ -141,7 +146,7 @@ class Program(Struct, frozen=True, kw_only=True):
         height, width = size
         return Request(
             id=name,
-            prompt="a red cube on a white table",
+            prompt=WARM_UP_PROMPT,
             height=height,
             width=width,
             num_frames=self.num_frames,

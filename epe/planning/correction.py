@@ -32,11 +32,6 @@ class Correction:
         self._aside: float | None = None
 
     @property
-    def num_samples(self) -> int:
-        """Samples that still count, at most `REMEMBERED`."""
-        return len(self._last)
-
-    @property
     def median(self) -> float:
         """The ratio in the middle of the samples that still count: steadier than `factor`, and slower."""
         return quantile(self._last, 0.5) if len(self._last) >= self.ENOUGH else self.factor

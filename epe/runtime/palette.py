@@ -51,7 +51,10 @@ def _trial(adapter: Adapter, *, block: int, seed: int) -> tuple[Floats, Floats]:
     assert decoded is not None, "without an exchange every decode has pixels"
     grid = to_grid(latents.float().cpu().numpy(), height=_SIDE, width=_SIDE)
     rows, columns, num_values = grid.shape
-    cells = decoded[0].reshape(rows, _SIDE // rows, columns, _SIDE // columns, 3).mean(axis=(1, 3)) / 255
+    cells = (
+        decoded[0].cpu().numpy().reshape(rows, _SIDE // rows, columns, _SIDE // columns, 3).mean(axis=(1, 3))
+        / 255
+    )
     return grid.reshape(-1, num_values), cells.reshape(-1, 3).astype(np.float32)
 
 

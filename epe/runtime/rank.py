@@ -29,13 +29,17 @@ from epe.models.catalog import load_adapter
 from epe.models.contract import Adapter
 from epe.models.loading import Loading
 from epe.parallel import ONE_PLANE, Plane
+from epe.parallel.kernels import attention_kernels, problem_with_kernels
 from epe.parallel.products import keep_products_whole
 from epe.runtime.cost_file import cache_folder
 from epe.runtime.exactness import widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
+from epe.telemetry.log import get_logger
 from epe.transport.groups import Backend, Groups, aligned_lanes
+
+log = get_logger("runtime")
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 
@@ -113,6 +117,7 @@ class Rank:
             ),
             resident_bytes=meter.resident_bytes(),
             unlike_widths=unlike,
+            attention=await asyncio.to_thread(_attention_of, adapter, target, stage),
         )
         self._worker.tell(Loaded(self._device, ready, palette))
         return True
@@ -140,7 +145,8 @@ def _load(
         torch.set_num_threads(1)
     backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
-    adapter = adapter_of(stage, target, plane=plane, graphs=graphs)
+    prompt_bytes = stage.prompts.memory_mib * 2**20
+    adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
     palette = palette_of(adapter) if fits_palette else None
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
@@ -158,7 +164,12 @@ def _load(
 
 
 def adapter_of(
-    stage: Stage, target: torch.device, *, plane: Plane = ONE_PLANE, graphs: Graphs | None = None
+    stage: Stage,
+    target: torch.device,
+    *,
+    plane: Plane = ONE_PLANE,
+    graphs: Graphs | None = None,
+    prompt_bytes: int = 0,
 ) -> Adapter:
     """The model of a stage on a device, whose products are set up for it. Raises what `load_adapter` raises, and
     `BadSetting` for fast numerics without a GPU."""
@@ -172,6 +183,7 @@ def adapter_of(
         ulysses_degree=stage.parallelism.cp.ulysses_degree,
         plane=plane,
         graphs=graphs,
+        prompt_bytes=prompt_bytes,
         compiled=_compiles(stage, target),
         decodes_whole=not stage.decodes_in_bands,
     )
@@ -189,6 +201,17 @@ def _compiles(stage: Stage, target: torch.device) -> bool:
     with suppress(OSError):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(os.environ) / "compiled"))
     return True
+
+
+def _attention_of(adapter: Adapter, target: torch.device, stage: Stage) -> str:
+    """The kernels that attention runs on; a warning where better ones are expected of the device."""
+    dtype = Loading(device=target, dtype=DTYPES[stage.dtype]).weights_dtype
+    kernels = attention_kernels(adapter.pipeline.transformer.config, device=target, dtype=dtype)
+    capability = torch.cuda.get_device_capability(target) if target.type == "cuda" else None
+    log.info("attention.runs_on", kernels=kernels)
+    if problem := problem_with_kernels(kernels, capability=capability):
+        log.warning("attention.could_be_faster", kernels=kernels, reason=problem)
+    return kernels
 
 
 def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:

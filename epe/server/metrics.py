@@ -26,21 +26,11 @@ from epe.messages import (
 )
 from epe.server.events import EVENTS
 from epe.server.health import inspect
+from epe.server.rank_metrics import RankMetrics
 from epe.server.service import SERVICE
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PHASES = ("loading", "warming", "running", "draining", "failed")
-RANK_STATES = (
-    "loading",
-    "idle",
-    "busy",
-    "lost",
-    "restarting",
-    "cordoned",
-    "draining",
-    "drained",
-    "quarantined",
-)
 # From a step on a GPU to a video on a few of them.
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 # From a small picture to a long video.
@@ -58,6 +48,7 @@ class Metrics:
         self._make_counts(registry)
         self._make_times(registry)
         self._make_gauges(registry)
+        self._ranks = RankMetrics(registry)
         # The steps of requests that have not ended: each report tells how far it is.
         self._steps: dict[str, int] = {}
 
@@ -101,8 +92,6 @@ class Metrics:
         self._phase = gauge("epe_phase", "1 for the phase that the service is in.", "phase")
         self._num_waiting = gauge("epe_requests_waiting", "Requests that no lane has begun.")
         self._num_running = gauge("epe_requests_running", "Requests that were begun and have not ended.")
-        self._ranks = gauge("epe_ranks", "Ranks by state.", "state")
-        self._rank_bytes = gauge("epe_rank_memory_bytes", "Memory of the rank's device.", "rank", "kind")
         self._lanes = gauge("epe_lanes", "Lanes at work by the number of their ranks.", "width")
         self._results_bytes = gauge("epe_results_bytes", "Files that are kept for clients to fetch.")
         self._readers = gauge("epe_event_readers", "Readers of /v1/events.")
@@ -131,13 +120,7 @@ class Metrics:
         """The page, with the gauges as they are now."""
         for phase in PHASES:
             self._phase.labels(phase).set(phase == status.phase)
-        states = Tally(rank.state for rank in status.ranks)
-        for state in RANK_STATES:
-            self._ranks.labels(state).set(states[state])
-        for rank in status.ranks:
-            if rank.memory_bytes is not None:
-                self._rank_bytes.labels(rank.rank, "usable").set(rank.memory_bytes)
-            self._rank_bytes.labels(rank.rank, "model").set(rank.resident_bytes)
+        self._ranks.show(status.ranks)
         self._num_waiting.set(status.num_waiting)
         self._num_running.set(status.num_running)
         self._results_bytes.set(results_bytes)

@@ -21,10 +21,9 @@ from epe.server.spans import Spans, TraceParent
 @dataclass(frozen=True, slots=True)
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
-    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing;
-    `notes` are told to every client.
-    `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all ranks. `advertised` is where
-    clients reach the service (None: where they have)."""
+    `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing; `notes`
+    are told to every client. `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all
+    ranks. `advertised` is where clients reach the service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs

@@ -164,14 +164,14 @@ class Books:
                 client_id=arrival.request.client_id,
                 end="finished" if trajectory.ending is None else "expired",
                 arrival_s=arrival.arrival_s,
-                started_s=trajectory.started_s,
+                started_s=trajectory.accounting.started_s,
                 finish_s=now_s,
                 deadline_s=arrival.deadline_s,
                 single_s=arrival.single_s,
                 best_s=arrival.best_s,
                 longest_wait_s=self.machine.ended(name, unserved_s=now_s - arrival.arrival_s),
-                num_migrations=trajectory.num_migrations,
-                visits=tuple(trajectory.visits),
+                num_migrations=trajectory.accounting.num_migrations,
+                visits=tuple(trajectory.accounting.visits),
             )
         )
 

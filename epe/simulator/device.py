@@ -131,6 +131,11 @@ class SimulatedDevice:
         self._serve()
         return waiting
 
+    def bring_out(self, decoded: Parcel) -> asyncio.Future[Parcel]:
+        brought: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
+        brought.set_result(decoded)
+        return brought
+
     def pack(self, state: Any, *, whole: bool) -> asyncio.Future[Parcel]:
         names: tuple[str, ...] = ("prompt", "latents")
         unchanged = names[:1] if state.request_id in self._packed and not whole else ()

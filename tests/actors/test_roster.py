@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epe.actors.roster import Roster
-from epe.messages import RankReady
+from epe.messages import DeviceUse, RankReady
 
 
 def roster_of(world_size: int) -> Roster:
@@ -52,3 +52,14 @@ def test_a_lost_rank_that_comes_back_has_a_clean_slate():
     assert not roster.readmit(1)
     assert roster.enter(RankReady(rank=1, device="cpu", fingerprint="", load_s=0.0))
     assert states(roster) == ["idle", "idle"]
+
+
+def test_what_the_last_lease_left_is_shown_until_the_rank_is_gone():
+    roster = roster_of(2)
+    assert roster.statuses({})[1].use is None
+    for num_bytes in (5, 7):
+        roster.worked(1, DeviceUse(allocated_bytes=num_bytes))
+    roster.worked(1)
+    assert roster.statuses({})[1].use == DeviceUse(allocated_bytes=7)
+    roster.lose(1, "it was killed")
+    assert roster.statuses({})[1].use is None

@@ -117,7 +117,7 @@ def test_all_ranks_are_restarted_amid_hundreds_of_requests_and_each_of_them_ends
         await until_restarted(cluster)
         results = await work
         assert [getattr(result, "data", result) for result in results] == [b"png"] * 100
-        assert cluster.planner.num_finished == 100
+        assert cluster.planner.endings.num_finished == 100
         if seed % 3:
             assert cluster.most_away == 1
             assert sorted(cluster.restarted) == [0, 1, 2, 3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
 from epe.families import family
@@ -41,8 +40,8 @@ class CountingAdapter:
         self.batches.append(tuple(state.request.id for state in states))
         return [self.step(state, exchange, split) for state in states]
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
-        return np.full((1, 2, 2, 3), int(state.tensors["latents"][0]), dtype=np.uint8)
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
+        return torch.full((1, 2, 2, 3), int(state.tensors["latents"][0]), dtype=torch.uint8)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         header = StateHeader(request_id=state.request.id, step=state.step, names=("latents",))

@@ -12,7 +12,7 @@ from epe.errors import BadRequest, Gone
 from epe.execution.device import ThreadDevice
 from epe.execution.run import SoloLanes
 from epe.graphs import Graphs
-from epe.messages import FailureKind, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
+from epe.messages import FailureKind, GraphCounts, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
 from epe.models.contract import State
 from epe.transport.exchange import SoloExchange
 from epe.transport.link import Parcel
@@ -233,3 +233,32 @@ async def test_a_checkpoint_brings_out_what_has_changed_or_the_whole_where_it_wa
     assert (first.names, first.unchanged) == (("prompt", "latents"), ())
     assert (change.names, change.unchanged) == (("latents",), ("prompt",))
     assert (whole.names, whole.unchanged) == (("prompt", "latents"), ())
+
+
+async def test_a_shape_is_captured_between_two_leases_of_its_request_and_reports_count_it():
+    graphs = Graphs(TapeDevice(pass_bytes=7), budget_bytes=2**20)
+
+    def passes(state: State) -> None:
+        graphs.run(lambda exchange, args, kwargs: args[0] + 1, SoloExchange(), (torch.ones(2),), {})
+
+    cpu = torch.device("cpu")
+    device = ThreadDevice(CountingAdapter(passes), SoloLanes(), rank=0, device=cpu, graphs=graphs)
+    outcomes = [
+        await device.submit(lease(1, Stage.ENCODE), None),
+        await device.submit(lease(2, Stage.DENOISE, num_steps=2), None),
+        await device.submit(lease(3, Stage.DENOISE, first_step=2, num_steps=2), None),
+    ]
+    device.close()
+    first, last = (outcome.report.use.graphs for outcome in outcomes[1:])
+    assert (first.num_eager, first.num_captured) == (2, 0)
+    assert last == GraphCounts(num_eager=2, num_captured=1, num_replayed=2, num_bytes=7)
+
+
+async def test_pixels_are_brought_out_as_they_were_decoded(device):
+    await device.submit(lease(1, Stage.ENCODE), None)
+    outcome = await device.submit(lease(2, Stage.DECODE), None)
+    parcel = await device.bring_out(outcome.decoded)
+    assert parcel.message is outcome.decoded.message
+    (pixels,) = parcel.tensors
+    assert isinstance(pixels, np.ndarray)
+    assert np.array_equal(pixels, outcome.decoded.tensors[0].numpy())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from structlog.testing import capture_logs
 
+from epe.errors import Gone
 from epe.graphs import Graphs
 from epe.graphs.capture import Pass
+from epe.messages import GraphCounts
 from epe.transport.exchange import Exchange, SoloExchange
 from tests.graphs.tape import TapeDevice
 
@@ -160,3 +163,102 @@ def test_after_clearing_a_shape_is_captured_anew() -> None:
     assert graphs.statistics.num_bytes == 0
     run(graphs, model, rows(4))
     assert graphs.statistics.num_captured == 2
+
+
+def in_gaps(device: TapeDevice | None = None, *, budget_bytes: int = 2**20) -> Graphs:
+    graphs = graphs_of(device, budget_bytes=budget_bytes)
+    graphs.in_gaps = True
+    return graphs
+
+
+def test_no_pass_waits_for_a_capture_that_has_time_between_leases() -> None:
+    graphs, model = in_gaps(), Model()
+    for _ in range(3):
+        run(graphs, model, rows(4))
+    assert (graphs.statistics.num_eager, graphs.statistics.num_captured) == (3, 0)
+    graphs.capture_seen(goes_on=False)
+    run(graphs, model, rows(4))
+    assert (graphs.statistics.num_captured, graphs.statistics.num_replayed) == (1, 1)
+
+
+def test_a_shape_that_came_once_is_captured_if_its_request_goes_on_and_else_when_it_comes_again() -> None:
+    graphs, model = in_gaps(), Model()
+    run(graphs, model, rows(4))
+    graphs.capture_seen(goes_on=True)
+    run(graphs, model, rows(5))
+    graphs.capture_seen(goes_on=False)
+    assert graphs.statistics.num_captured == 1
+    run(graphs, model, rows(5))
+    graphs.capture_seen(goes_on=False)
+    run(graphs, model, rows(5))
+    run(graphs, model, rows(4))
+    counts = graphs.statistics
+    assert (counts.num_eager, counts.num_captured, counts.num_replayed) == (3, 2, 2)
+
+
+def test_without_memory_in_a_gap_a_shape_falls_back_once_and_says_so() -> None:
+    device, model = TapeDevice(), Model()
+    graphs = in_gaps(device)
+    with capture_logs() as lines:
+        for _ in range(4):
+            device.fails_with = torch.OutOfMemoryError("CUDA out of memory: tried to allocate 2 GiB")
+            run(graphs, model, rows(4))
+            graphs.capture_seen(goes_on=True)
+    (said,) = (line for line in lines if line["event"] == "graph.refused")
+    assert "out of memory" in said["reason"]
+    assert graphs.statistics.counts == GraphCounts(num_eager=4, num_refused=1)
+
+
+def test_what_ran_on_a_lane_that_was_given_up_is_captured_on_the_next_one() -> None:
+    class GivenUp(SoloExchange):
+        def check(self) -> None:
+            raise Gone("the lane was closed")
+
+    graphs, model = in_gaps(), Model()
+    graphs.run(model, GivenUp(), (rows(4),), {"scale": 2.0})
+    graphs.capture_seen(goes_on=True)
+    assert graphs.statistics.counts == GraphCounts(num_eager=1)
+    run(graphs, model, rows(4))
+    graphs.capture_seen(goes_on=True)
+    assert graphs.statistics.num_captured == 1
+
+
+def test_a_new_size_costs_its_first_passes_alone() -> None:
+    """Public complaint: every change of resolution took seconds to minutes, also back to one that was drawn before."""
+    graphs, model = in_gaps(), Model()
+    for turn in range(4):
+        num_before = model.num_runs
+        for count in (4, 5, 6, 7, 8):
+            run(graphs, model, rows(count))
+            graphs.capture_seen(goes_on=True)
+        if turn:
+            assert model.num_runs == num_before
+
+
+def test_twenty_identical_requests_keep_as_much_memory_as_one() -> None:
+    """Public complaint: the second identical request ran out of memory."""
+    device, model = TapeDevice(pass_bytes=10), Model()
+    graphs = in_gaps(device)
+    kept = []
+    for _ in range(20):
+        for step in range(4):
+            run(graphs, model, rows(4))
+            graphs.capture_seen(goes_on=step < 3)
+        kept.append(graphs.statistics.num_bytes)
+    assert kept == [10] * 20
+
+
+def test_a_soak_of_mixed_sizes_keeps_within_the_budget() -> None:
+    """Public complaint: device memory grew from 20 to 56 GB over hours of mixed sizes."""
+    device, model = TapeDevice(pass_bytes=10), Model()
+    graphs, source = in_gaps(device, budget_bytes=45), Random(3)
+    for _ in range(500):
+        count = source.randint(1, 12)
+        for step in range(4):
+            run(graphs, model, rows(count))
+            graphs.capture_seen(goes_on=step < 3)
+            assert graphs.statistics.num_bytes <= 45
+    counts = graphs.statistics
+    assert counts.num_refused == 0
+    assert 10 * (counts.num_captured - counts.num_evicted) == counts.num_bytes
+    assert counts.num_replayed > counts.num_eager

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -69,7 +68,7 @@ def test_a_compiled_decoder_draws_the_same_picture(checkpoint: Path) -> None:
     expected, drawn = plain.decode(state), adapter.decode(state)
     assert expected is not None
     assert drawn is not None
-    assert np.abs(drawn.astype(int) - expected).max() <= 1
+    assert (drawn.int() - expected.int()).abs().max() <= 1
 
 
 def test_a_model_that_is_let_go_is_freed(checkpoint: Path) -> None:

@@ -78,7 +78,7 @@ def way() -> tuple[Adapter, list[State]]:
 def test_previews_of_the_demo_model_come_ever_nearer_to_its_picture(way) -> None:
     adapter, states = way
     palette = fit_palette(adapter)
-    picture = adapter.decode(states[-1])[0].reshape(32, 8, 32, 8, 3).mean(axis=(1, 3)) / 255
+    picture = adapter.decode(states[-1])[0].numpy().reshape(32, 8, 32, 8, 3).mean(axis=(1, 3)) / 255
     noise = states[0].tensors["latents"].numpy()
 
     def error_of(state: State) -> float:

@@ -111,11 +111,11 @@ def test_what_is_known_is_not_measured_again():
     assert of_tasks(known_costs(1, 2, 4), **sizes) == []
 
 
-def test_what_is_known_is_drawn_in_one_step_where_kernels_are_to_be_used_before_a_client_comes():
+def test_what_is_known_is_drawn_in_two_steps_where_kernels_are_to_be_used_before_a_client_comes():
     program = Program(family=family("zimage"), sizes=((512, 256),), widths=(1, 2, 4), world=4, num_steps=3)
     rounds = list(program.rounds(known_costs(1, 2, 4), use_kernels=True))
     assert [each.measures for each in rounds] == ["nothing"] * 3 + ["moves"]
-    assert {request.num_steps for each in rounds[:3] for request in each.requests} == {1}
+    assert {request.num_steps for each in rounds[:3] for request in each.requests} == {2}
 
 
 @pytest.mark.parametrize(("world", "num_times"), [(2, 3), (3, 3), (4, 3), (5, 3), (6, 2), (8, 1)])

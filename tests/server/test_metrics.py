@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from epe.errors import NonFinite
-from epe.messages import MagCache, Reuse
+from epe.messages import DeviceUse, GraphCounts, MagCache, RankStatus, Reuse, Status
 from epe.server.metrics import Metrics
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
@@ -53,6 +53,8 @@ def test_after_one_request_every_documented_metric_has_a_sample():
     page = drawn(request("a", deadline_s=100))
     # Of these there is one only after what they count has happened.
     needs_more = {"epe_requests_refused", "epe_lanes", "epe_cache_steps"}
+    # A CPU captures nothing.
+    needs_more |= {"epe_graph_bytes", "epe_graph_passes"}
     assert {name for name, samples in page.items() if not samples} <= needs_more
 
 
@@ -105,6 +107,28 @@ def test_the_gauges_say_how_things_are_now():
     assert page["epe_ranks"][("epe_ranks", "idle")] == 4.0
     assert page["epe_results_bytes"] == {("epe_results_bytes",): 5.0}
     assert page["epe_lanes"] == {}
+
+
+def shown(metrics: Metrics, *ranks: RankStatus) -> str:
+    status = Status(phase="running", ranks=ranks, num_waiting=0, num_running=0, num_finished=0)
+    return metrics.show(status, results_bytes=0, num_readers=0).decode()
+
+
+def test_passes_of_a_rank_are_counted_also_when_it_begins_anew():
+    metrics = Metrics()
+    lives = (
+        GraphCounts(num_eager=3, num_captured=2, num_replayed=40, num_bytes=900),
+        GraphCounts(num_eager=4, num_captured=2, num_replayed=50, num_refused=1, num_bytes=900),
+        GraphCounts(num_eager=2, num_captured=1, num_replayed=7, num_bytes=500),
+    )
+    for graphs in lives:
+        use = DeviceUse(allocated_bytes=1000, reserved_bytes=2000, graphs=graphs)
+        page = shown(metrics, RankStatus(rank=1, state="idle", device="cuda:1", use=use))
+    assert 'epe_graph_passes_total{kind="replayed",rank="1"} 57.0' in page
+    assert 'epe_graph_passes_total{kind="refused",rank="1"} 1.0' in page
+    assert 'epe_graph_passes_total{kind="eager",rank="1"} 6.0' in page
+    assert 'epe_graph_bytes{rank="1"} 500.0' in page
+    assert 'epe_rank_memory_bytes{kind="reserved",rank="1"} 2000.0' in page
 
 
 def test_the_error_of_the_prediction_is_a_share_of_what_it_took():

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from diffusers import FluxPipeline
 
@@ -75,7 +74,7 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         latents = packed_noise(self.pipeline, request, dtype=embeds.dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, BRANCHES[0]: embeds, POOLED: pooled})
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         vae, request = self.pipeline.vae, state.request
         with torch.inference_mode():

@@ -16,7 +16,7 @@ _TEXT_WIDTH = 32
 
 def make_tiny(directory: Path, *, seed: int = 0) -> None:
     """Write the checkpoint (about 5 MB) into `directory`; the same seed writes the same bytes."""
-    clip, words = _clip_tokenizer(), word_tokenizer()
+    clip, words = clip_tokenizer(), word_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pipeline = FluxPipeline(
@@ -31,7 +31,7 @@ def make_tiny(directory: Path, *, seed: int = 0) -> None:
     save(pipeline, directory)
 
 
-def _clip_tokenizer() -> CLIPTokenizer:
+def clip_tokenizer() -> CLIPTokenizer:
     """Letters alone."""
     letters = string.ascii_letters + string.digits + string.punctuation
     symbols = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]

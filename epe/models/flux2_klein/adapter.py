@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, Flux2KleinPipeline
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
@@ -73,7 +72,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         pipeline, vae, latents = self.pipeline, self.pipeline.vae, state.tensors[LATENTS]
         with torch.inference_mode():

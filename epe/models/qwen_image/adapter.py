@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from diffusers import QwenImagePipeline
 
@@ -79,7 +78,7 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         latents = packed_noise(self.pipeline, request, dtype=branches[BRANCHES[0]].dtype, device=self._device)
         return State(request=request, step=0, tensors={LATENTS: latents, **branches})
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         pipeline, request = self.pipeline, state.request
         with torch.inference_mode():

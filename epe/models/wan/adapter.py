@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from diffusers import UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
@@ -134,7 +133,7 @@ class WanAdapter(Steps, Movable, Capturable):
         """The noise levels before each step and after the last."""
         return sigmas_of(self._schedule(request.num_steps, request.flow_shift))
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
         with torch.inference_mode():
             video = decode_frames(self.pipeline.vae, state.tensors[LATENTS], exchange)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
 from diffusers.models.transformers.transformer_z_image import SEQ_MULTI_OF
@@ -28,6 +27,7 @@ from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step
+from epe.models.zimage.captions import Captions
 from epe.models.zimage.plan import LAYERS, PLAN
 from epe.models.zimage.rope import rotate_in_real_numbers
 from epe.parallel import (
@@ -83,6 +83,7 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
         self._tensor = tensor
         self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
+        self._captions = Captions(pipeline.transformer)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:
@@ -126,7 +127,7 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
                 for place, state in enumerate(states)
             ]
 
-    def decode(self, state: State, exchange: Exchange | None = None) -> np.ndarray | None:
+    def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (1, height, width, 3). Raises `NonFinite`."""
         vae = self.pipeline.vae
         with torch.inference_mode():
@@ -184,9 +185,12 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
         transformer = self.pipeline.transformer
         inputs = latents.to(transformer.dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
         time = ((1000 - torch.stack(timesteps)) / 1000).repeat(len(branches))
-        prompts = [prompt for branch in branches for prompt in branch]
         pictures = list(inputs.unbind(dim=0))
-        predicted = self.sharding.run(exchange, pictures, time, prompts, return_dict=False)[0]
+        padded = [self._captions.padded(prompt) for branch in branches for prompt in branch]
+        prompts, masks = (list(each) for each in zip(*padded, strict=True))
+        predicted = self.sharding.run(
+            exchange, pictures, time, prompts, return_dict=False, caption_masks=masks
+        )[0]
         return list(torch.stack(predicted).split(len(timesteps)))
 
 

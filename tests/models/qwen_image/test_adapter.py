@@ -30,7 +30,7 @@ def test_latents_and_pixels_are_those_of_the_pipeline(
     )
     state = solo(adapters[0], request)
     assert torch.equal(state.tensors["latents"], latents_of(pipeline, request))
-    pixels = adapters[0].decode(state)
+    pixels = adapters[0].decode(state).numpy()
     assert pixels.shape == (1, *size, 3)
     assert np.array_equal(pixels, pixels_of(pipeline, request))
 

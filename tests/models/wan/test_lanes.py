@@ -80,7 +80,7 @@ def test_a_video_has_the_same_frames_at_every_width(
         def draw(exchange: Any, split: Split = split) -> np.ndarray:
             adapter = adapters[exchange.position]
             state = advance(adapter, adapter.encode(request), exchange, split, num_steps=request.num_steps)
-            return adapter.decode(state)
+            return adapter.decode(state).numpy()
 
         videos = on_lane(split.width, draw)
         assert all(np.array_equal(video, expected) for video in videos), split

@@ -1,0 +1,222 @@
+"""The page of what `benchmarks.h200_stream` gave.
+
+    python -m benchmarks.stream_page RUN.jsonl ... [--output docs/results/stream-h200.md]
+
+Of what several runs have measured of a family the last one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+Line = dict[str, Any]
+
+PAGE = """\
+# A stream through the service on H200
+
+`python -m benchmarks.h200_stream > RUN.jsonl`, shown by `python -m benchmarks.stream_page RUN.jsonl`.
+
+{device}, {num_cores} cores, Python {python}, torch {torch}, diffusers {diffusers}.
+Transformers and VAEs of real size with random weights in bfloat16, text encoders of one or two layers; {drafts}.
+Square pictures of {sides} pixels, equally many of each in random order, Poisson arrivals, every prompt another one of 5
+to 60 words.
+
+The service is `epe serve` as it is shipped, on one rank; of its stage file only the sizes to warm up are set. The loop
+is diffusers' own pipeline in a process behind the same HTTP, first come, first served, that makes the same files in
+threads. Both have the same arrivals on the same GPU, one after the other; who comes first changes from round to round.
+Before, both had drawn each size with prompts of four lengths. A load is a share of what the loop draws in a second when
+requests follow each other. Ratios are the medians of the rounds, with the least and the most.
+
+## Throughput
+
+Pictures a second from the first arrival to the last picture, the median of the rounds.
+
+| family | load | arrivals a second | loop | service | ratio |
+|---|--:|--:|--:|--:|--:|
+{throughput}
+
+Below the capacity of an entrant its throughput is that of the arrivals.
+
+## Latency
+
+Seconds from sending a request to having its file, over all rounds.
+
+| family | load | side | requests | loop P50 | loop P95 | service P50 | service P95 | P95, service to loop |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
+{latency}
+
+## One request alone
+
+Seconds, the median of three; the largest and the mean difference of a pixel's values of the last picture, of 255.
+
+| family | side | loop | service | ratio | largest | mean |
+|---|--:|--:|--:|--:|--:|--:|
+{alone}
+
+{repeated}
+{soak}"""
+SOAK = """
+## Soak
+
+{num_requests} requests of {num_steps} steps for {family}, of sides {sides}, by four clients, in
+{took_s} s. MiB after so many:
+
+| requests | allocated | reserved | captured passes | host, all processes |
+|--:|--:|--:|--:|--:|
+{samples}
+
+In all: {counts}. Between a quarter of the requests and the last, reserved memory changed by {reserved:+} MiB, that of
+the host by {host:+} MiB.
+"""
+SHOWN_SAMPLES = 9
+_RANK = '{{kind="{kind}",rank="0"}}'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("docs/results/stream-h200.md"))
+    arguments = parser.parse_args()
+    arguments.output.write_text(page(lines_of(arguments.runs)))
+
+
+def lines_of(runs: Iterable[Path]) -> list[Line]:
+    """Each line with the number of its run, and the family named with its numerics where these are fast."""
+    lines: list[Line] = []
+    for number, run in enumerate(runs):
+        own = [json.loads(text) for text in run.read_text().splitlines() if text[:1] == "{"]
+        is_fast = own[0]["numerics"] == "fast"
+        for line in own:
+            named = {"family": f"{line['family']}, fast"} if is_fast and "family" in line else {}
+            lines.append({**line, "run": number, **named})
+    return lines
+
+
+def page(lines: Sequence[Line]) -> str:
+    """Of what `lines_of` gives."""
+    setting = [line for line in lines if line["case"] == "setting"][-1]
+    drafts = ", ".join(
+        f"{name} in {draft['num_steps']} steps" for name, draft in sorted(setting["drafts"].items())
+    )
+    return PAGE.format(
+        **{name: setting[name] for name in ("device", "num_cores", "python", "torch", "diffusers")},
+        drafts=drafts,
+        sides=_listed(setting["sides"]),
+        throughput="\n".join(_throughput(lines)),
+        latency="\n".join(_latency(lines)),
+        alone="\n".join(_alone(lines)),
+        repeated="\n".join(map(_repeated, _last(lines, "repeated"))),
+        soak="".join(map(_soak, _last(lines, "soak"))),
+    )
+
+
+def _throughput(lines: Sequence[Line]) -> Iterator[str]:
+    for family, load, rounds in _rounds(lines):
+        ratios = [each["service"]["throughput"] / each["loop"]["throughput"] for each in rounds]
+        loop, service = (median(each[name]["throughput"] for each in rounds) for name in ("loop", "service"))
+        yield _row(family, load, f"{rounds[0]['rate']:.2f}", f"{loop:.2f}", f"{service:.2f}", _spread(ratios))
+
+
+def _latency(lines: Sequence[Line]) -> Iterator[str]:
+    for family, load, rounds in _rounds(lines):
+        for side in sorted(rounds[0]["loop"]["latency_s"], key=int):
+            each = {
+                name: [latency for line in rounds for latency in line[name]["latency_s"][side]]
+                for name in ("loop", "service")
+            }
+            cells = [f"{part(each[name]):.2f}" for name in ("loop", "service") for part in (median, p95)]
+            ratios = [
+                p95(line["service"]["latency_s"][side]) / p95(line["loop"]["latency_s"][side])
+                for line in rounds
+            ]
+            yield _row(family, load, side, len(each["loop"]), *cells, _spread(ratios))
+
+
+def _alone(lines: Sequence[Line]) -> Iterator[str]:
+    for line in _last(lines, "alone"):
+        for side, away in line["pixel_difference"].items():
+            loop, service = (median(line[f"{name}_s"][side]) for name in ("loop", "service"))
+            ratio = f"{loop / service:.2f}×"
+            yield _row(line["family"], side, f"{loop:.3f}", f"{service:.3f}", ratio, *away)
+
+
+def _repeated(line: Line) -> str:
+    bits = "with equal pixels" if line["equal_pixels"] else "with **other** pixels"
+    seconds = ", ".join(f"{each:.3f}" for each in line["service_s"])
+    return (
+        f"{line['family']}, a size that nobody has asked for ({line['side']}), the same request three times: "
+        f"{seconds} s, {bits}; its first steps ran as they are, the others were replayed.\n"
+    )
+
+
+def _soak(line: Line) -> str:
+    samples = line["samples"]
+    step = max(1, (len(samples) - 1) // (SHOWN_SAMPLES - 1))
+    shown = [*samples[:-1:step], samples[-1]]
+    quarter, last = samples[len(samples) // 4], samples[-1]
+    passes = re.compile(r'^epe_graph_passes_total\{kind="(\w+)"')
+    counts = {found[1]: int(value) for name, value in last.items() if (found := passes.match(name))}
+    return SOAK.format(
+        **{name: line[name] for name in ("num_requests", "num_steps", "family", "took_s")},
+        sides=_listed(line["sides"]),
+        samples="\n".join(_row(sample["num_done"], *_memory(sample)) for sample in shown),
+        counts=", ".join(f"{count} passes {kind}" for kind, count in sorted(counts.items())) or "no passes",
+        reserved=_memory(last)[1] - _memory(quarter)[1],
+        host=_memory(last)[3] - _memory(quarter)[3],
+    )
+
+
+def _memory(sample: Line) -> tuple[int, int, int, int]:
+    """MiB: allocated, reserved, graphs, host."""
+    allocated, reserved = (
+        sample.get("epe_rank_memory_bytes" + _RANK.format(kind=kind), 0) for kind in ("allocated", "reserved")
+    )
+    graphs = sample.get('epe_graph_bytes{rank="0"}', 0)
+    device = (round(num_bytes / 2**20) for num_bytes in (allocated, reserved, graphs))
+    return (*device, sample["host_mib"])  # type: ignore[return-value]
+
+
+def _rounds(lines: Sequence[Line]) -> Iterator[tuple[str, float, list[Line]]]:
+    """The rounds of each family and load, of the last run that has them."""
+    for last in _last(lines, "stream"):
+        own = [
+            line
+            for line in lines
+            if (line["case"], line.get("family"), line["run"]) == ("stream", last["family"], last["run"])
+        ]
+        for load in sorted({line["load"] for line in own}):
+            yield last["family"], load, [line for line in own if line["load"] == load]
+
+
+def _last(lines: Sequence[Line], case: str) -> list[Line]:
+    """One line a family."""
+    return list({line["family"]: line for line in lines if line["case"] == case}.values())
+
+
+def p95(values: Sequence[float]) -> float:
+    return quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f}× ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _listed(values: Sequence[int]) -> str:
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}"
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    main()

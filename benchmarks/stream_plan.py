@@ -1,0 +1,44 @@
+"""What `benchmarks.h200_stream` does for a family: sizes, steps, loads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from benchmarks.stream_load import Draft
+
+# As the distilled checkpoints of the families are drawn: FLUX.1 schnell, Z-Image Turbo.
+DRAFTS = {"flux1": Draft(num_steps=4, guidance_scale=3.5), "zimage": Draft(num_steps=8, guidance_scale=0.0)}
+SIDES = (256, 512, 1024)
+SOAK_SIDES = (256, 320, 384, 448, 512, 640, 768, 1024)
+TINY_SIDES, TINY_SOAK_SIDES = (64, 128, 256), (64, 80, 96, 112, 128, 160, 192, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is done for one family."""
+
+    family: str
+    device: str
+    tiny: bool
+    sides: tuple[int, ...]
+    soak_sides: tuple[int, ...]
+    loads: tuple[float, ...]
+    num_requests: int
+    num_rounds: int
+    num_soaked: int
+    numerics: str
+    end_s: float
+
+    @property
+    def draft(self) -> Draft:
+        return DRAFTS[self.family]
+
+    @property
+    def new_side(self) -> int:
+        """Of pictures that are in no stream."""
+        return self.sides[0] + 64
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.end_s

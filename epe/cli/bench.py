@@ -112,6 +112,7 @@ _HEAD = (
     "encode ms",
     "step ms",
     "decode ms",
+    "copy ms",
     "peak MiB",
     "graphs MiB",
     "capture s",
@@ -136,6 +137,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{1e3 * row.encode_s:.1f}",
         _milliseconds(row.step_s),
         f"{1e3 * row.decode_s:.1f}",
+        f"{1e3 * row.copy_s:.1f}",
         str(row.peak_bytes >> 20) if row.peak_bytes else "-",
         str(row.graph_bytes >> 20),
         f"{row.capture_s:.2f}",
@@ -155,5 +157,5 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = (14, 7, 10, 24, 10, 9, 11, 10, 24, 18, 24, 18)
+    widths = (14, 7, 10, 24, 10, 8, 9, 11, 10, 24, 18, 24, 18)
     return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

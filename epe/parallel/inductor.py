@@ -13,6 +13,14 @@ import torch
 MAX_FEATURES = 8192
 
 
+Compiler = Callable[..., Callable[..., Any]]
+
+
+def compiler_of(backend: str) -> str | Compiler:
+    """What `torch.compile` takes: `compile_rows` for `inductor`, any other as it is."""
+    return compile_rows if backend == "inductor" else backend
+
+
 def compile_rows(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A compiler for `torch.compile`: `inductor`, whose kernels of sums read a row once, and which picks them without
     timing them. Ranks that time kernels pick different ones, which add rows up in different orders."""

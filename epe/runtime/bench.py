@@ -3,6 +3,7 @@ what a step takes in diffusers' own pipeline, as it is and compiled, in turn."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from statistics import median
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from epe.config.request import resolve_request
 from epe.config.stage import Stage as StageFile
+from epe.execution.copying import in_host_memory
 from epe.execution.memory import meter_for
 from epe.execution.run import SoloLanes, Work, run_lease
 from epe.execution.states import States
@@ -37,9 +39,10 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One size: seconds of each task; of steps, ours and those of diffusers' pipelines by name, one value a round.
-    `graph_bytes` are those of all captured passes so far, `capture_s` what the step took longer that
-    captured those of this size, `peak_bytes` the most that a step took (0: not measured)."""
+    """One size: seconds of each task, `copy_s` those of the pixels to host memory; of steps, ours and those of
+    diffusers' pipelines by name, one value a round. `graph_bytes` are those of all captured passes so far, `capture_s`
+    what the step took longer that captured those of this size, `peak_bytes` the most that a step took (0: unknown).
+    """
 
     height: int
     width: int
@@ -49,6 +52,7 @@ class Row(Struct, frozen=True, kw_only=True):
     encode_s: float
     step_s: tuple[float, ...]
     decode_s: float
+    copy_s: float = 0.0
     peak_bytes: int = 0
     graph_bytes: int = 0
     capture_s: float = 0.0
@@ -158,6 +162,7 @@ class _Rank:
             encode_s=encode_s,
             step_s=tuple(ours),
             decode_s=self._usual(request, Stage.DECODE, step=request.num_steps, count=options.num_rounds),
+            copy_s=self._copy_s(request, count=options.num_rounds),
             peak_bytes=peak_bytes,
             graph_bytes=0 if self._graphs is None else self._graphs.statistics.num_bytes,
             capture_s=0.0 if self._graphs is None else max(0.0, second - median(ours)),
@@ -183,6 +188,17 @@ class _Rank:
         """The median of `count` times after one that does not count."""
         works = [self._run(request, stage, step=step, num_steps=0) for _ in range(1 + count)]
         return median(work.seconds for work in works[1:])
+
+    def _copy_s(self, request: Request, *, count: int) -> float:
+        """As `_usual`, of decoded pixels on their way to host memory."""
+        pixels = self._run(request, Stage.DECODE, step=request.num_steps, num_steps=0).pixels
+        assert pixels is not None
+        times = []
+        for _ in range(1 + count):
+            begin_s = time.perf_counter()
+            in_host_memory(pixels)
+            times.append(time.perf_counter() - begin_s)
+        return median(times[1:])
 
     def _run(self, request: Request, stage: Stage, *, step: int, num_steps: int) -> Work:
         self._num_leases += 1

@@ -86,7 +86,7 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
                 state.tensors[LATENTS], request.height, request.width, pipeline.vae_scale_factor
             )
             # The VAE is one of videos; a picture is a video of one frame.
-            video = decode_frames(pipeline.vae, latents, exchange, graphs=self.graphs)
+            video = decode_frames(pipeline.vae, latents, exchange, graphs=self.graphs, writers=self.writers)
             return picture_of(None if video is None else video[:, :, 0], pipeline.image_processor)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
-from epe.graphs import CudaGraphs, Graphs
+from epe.graphs import CudaGraphs, GraphDevice, Graphs
 from epe.messages import OutputFormat, Request, Split
 from epe.parallel.products import keep_products_whole
 from epe.transport.exchange import SoloExchange
@@ -92,6 +92,11 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
 
+def graph_device(device: torch.device) -> GraphDevice:
+    """What captures passes there."""
+    return CudaGraphs(device) if device.type == "cuda" else TapeDevice()
+
+
 class Entrant(Protocol):
     """Draws the latents of a request; `watch` is called after each step."""
 
@@ -137,8 +142,7 @@ class Ours:
         self._graphs: Graphs | None = None
         # The CPU's graphs see operations one by one, which compiled code has none of.
         if captured and not (compiled and device.type == "cpu"):
-            graph_device = CudaGraphs(device) if device.type == "cuda" else TapeDevice()
-            self._graphs = Graphs(graph_device, budget_bytes=GRAPH_BYTES)
+            self._graphs = Graphs(graph_device(device), budget_bytes=GRAPH_BYTES)
             self._adapter.use_graphs(self._graphs)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:

@@ -145,10 +145,12 @@ def _verdicts(run: Run, num_steps: int) -> Iterator[str]:
         if line["strategy"] in ("freecache", *RIVALS):
             by_count.setdefault(line["value"], {})[line["strategy"]] = line["psnr_db"]
     for count, found in sorted(by_count.items(), reverse=True):
-        others = ", ".join(
-            f"{found['freecache'] - found[name]:+.2f} dB to {name}" for name in RIVALS if name in found
-        )
-        yield f"- FreeCache with {count:g} of {num_steps} computed: {others}."
+        others = {name: found[name] for name in RIVALS if name in found}
+        if "freecache" in found and others:
+            gains = ", ".join(
+                f"{found['freecache'] - other:+.2f} dB to {name}" for name, other in others.items()
+            )
+            yield f"- FreeCache with {count:g} of {num_steps} computed: {gains}."
 
 
 def _real_sizes(lines: Sequence[Line]) -> Iterator[str]:

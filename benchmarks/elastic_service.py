@@ -195,7 +195,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a small model and small pictures")
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
     parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
-    parser.add_argument("--seconds", type=float, default=14.0, help="of arrivals of a cell")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of arrivals of a cell")
     parser.add_argument(
         "--kill", action="store_true", help="kill a rank of the service of static SP2 at the end"
     )

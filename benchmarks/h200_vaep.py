@@ -98,14 +98,14 @@ def alone(case: Case) -> dict[str, Any]:
         given[name], line[f"{name}_peak_mib"] = _peak(case.device, way)
         way()
         way()
-    line |= _difference(given["bands"], given["whole"])
+    line |= difference(given["bands"], given["whole"])
     if "captured" in ways:
         line["captured_equals_bands"] = torch.equal(ways["captured"](), given["bands"])
         line["graphs"] = asdict(graphs.statistics)
     laps: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
         for name, way in ways.items():
-            laps[name].append(_seconds(case.device, way))
+            laps[name].append(seconds_of(case.device, way))
     line |= {f"{name}_ms": round(1e3 * median(each), 2) for name, each in laps.items()}
     for name in set(ways) - {"whole"}:
         ratios = sorted(ours / theirs for ours, theirs in zip(laps[name], laps["whole"], strict=True))
@@ -165,7 +165,7 @@ def _peak(device: str, way: Callable[[], Any]) -> tuple[Any, int]:
     return given, (torch.cuda.max_memory_allocated() - before) // 2**20
 
 
-def _seconds(device: str, way: Callable[[], Any]) -> float:
+def seconds_of(device: str, way: Callable[[], Any]) -> float:
     _synchronize(device)
     begin_s = time.perf_counter()
     way()
@@ -178,7 +178,7 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _difference(ours: torch.Tensor, expected: torch.Tensor) -> dict[str, Any]:
+def difference(ours: torch.Tensor, expected: torch.Tensor) -> dict[str, Any]:
     """As a share of the range of what is expected."""
     extent = float(expected.max().double() - expected.min().double())
     farthest = max(
@@ -215,7 +215,7 @@ def capped(case: Case, cap_gib: float) -> dict[str, Any]:
     line["equals_uncapped"] = torch.equal(drawn, free_rein)
     del drawn
     expected, line["whole_uncapped_peak_mib"] = _peak(case.device, lambda: whole(vae, latents))
-    line["whole_uncapped"] = _difference(free_rein, expected)
+    line["whole_uncapped"] = difference(free_rein, expected)
     return line
 
 
@@ -238,12 +238,12 @@ def on_rank(context: RankContext, case: Case, width: int) -> dict[str, Any] | No
     groups = context.groups(device=device, backend="gloo", timeout_s=LANE_LIMIT_S)
     exchange = groups.exchange(Lane(ranks=tuple(range(width))))
     drawn, peak = _peak(case.device, lambda: _in_bands(vae, latents, exchange))
-    seconds = _seconds(case.device, lambda: _in_bands(vae, latents, exchange))
+    seconds = seconds_of(case.device, lambda: _in_bands(vae, latents, exchange))
     groups.close()
     line: dict[str, Any] = {"peak_mib": peak, "seconds": round(seconds, 3)}
     if drawn is not None:
-        line["against_one_rank"] = _difference(drawn, _in_bands(vae, latents))
-        line["against_whole"] = _difference(drawn, whole(vae, latents))
+        line["against_one_rank"] = difference(drawn, _in_bands(vae, latents))
+        line["against_whole"] = difference(drawn, whole(vae, latents))
     return line
 
 

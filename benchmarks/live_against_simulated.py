@@ -40,7 +40,7 @@ from epe.simulator.traces import read_trace, trace_arrivals
 from epe.simulator.workloads import Deadlines, WorkloadSpec, generate
 from epe.telemetry.log import configure
 
-DATE = "2026-11-29"
+DATE = "2026-11-30"
 WORLD = 4
 SIZES = (256, 384, 512)
 STEPS = 12

@@ -50,7 +50,7 @@ factory_args: {{model_path: {checkpoint}}}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*COMMAND, "--stage-config", str(stage), *options],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent)))},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_PATHS)},
                 stderr=log,
             )
         self.url = self._wait_until_ready()
@@ -100,4 +100,5 @@ factory_args: {{model_path: {checkpoint}}}
         self.process.wait(90)
 
 
+_PATHS = (str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")]))
 COMMAND = (sys.executable, "-m", "epe", "serve", "--port", "0", "--log-level", "debug")

@@ -11,7 +11,7 @@ import torch
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
 from epe.families import FAMILIES
-from epe.graphs import CudaGraphs, Graphs
+from epe.graphs import CudaGraphs, GraphDevice, Graphs
 from epe.messages import OutputFormat, Request, Split
 from epe.parallel.products import keep_products_whole
 from epe.transport.exchange import SoloExchange
@@ -81,9 +81,20 @@ class Bench:
             output_format=OutputFormat.RAW,
         )
 
+    def read_bytes(self, case: StepCase) -> int:
+        """Of the weights, which each guidance branch of a step reads."""
+        request = self.request(case, 1)
+        conditions = FAMILIES[case.family].num_conditions(request.guidance_scale)
+        return conditions * sum(weight.nbytes for weight in self._weights.values())
+
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def graph_device(device: torch.device) -> GraphDevice:
+    """What captures passes there."""
+    return CudaGraphs(device) if device.type == "cuda" else TapeDevice()
 
 
 class Entrant(Protocol):
@@ -100,7 +111,10 @@ class Diffusers:
     def __init__(self, bench: Bench, *, compiled: bool = False) -> None:
         self._pipeline = bench.pipeline()
         if compiled:
-            self._pipeline.transformer.compile_repeated_blocks(fullgraph=True, backend=bench.backend)
+            # Anew for each size, as for whoever draws one alone: kernels for all sizes are slower.
+            self._pipeline.transformer.compile_repeated_blocks(
+                fullgraph=True, dynamic=False, backend=bench.backend
+            )
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
         _set_products(whole=False)
@@ -128,8 +142,7 @@ class Ours:
         self._graphs: Graphs | None = None
         # The CPU's graphs see operations one by one, which compiled code has none of.
         if captured and not (compiled and device.type == "cpu"):
-            graph_device = CudaGraphs(device) if device.type == "cuda" else TapeDevice()
-            self._graphs = Graphs(graph_device, budget_bytes=GRAPH_BYTES)
+            self._graphs = Graphs(graph_device(device), budget_bytes=GRAPH_BYTES)
             self._adapter.use_graphs(self._graphs)
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:

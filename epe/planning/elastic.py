@@ -36,7 +36,8 @@ class Elastic:
         paces = self._paces_of(view)
         queue = self._queue
         queue.show(view, paces)
-        filled = fill(self._jobs(view, paces, queue.hopeful), len(view.ranks), now_s=view.now_s)
+        free_s = [rank.free_s for rank in view.ranks]
+        filled = fill(self._jobs(view, paces, queue.hopeful), free_s, now_s=view.now_s)
         return self._placed(view, paces, queue, filled)
 
     def _paces_of(self, view: View) -> Paces:

@@ -9,6 +9,7 @@ from heapq import nsmallest
 from epe.messages import Stage
 from epe.planning.draft import Draft
 from epe.planning.pool import Assembly, PoolSettings, targets_for, widened
+from epe.planning.starving import endures_s
 from epe.planning.throughput import saved_s
 from epe.planning.view import Assignment, TrajectoryView, View
 
@@ -44,7 +45,7 @@ class Fair:
         self._charge(draft)
         if not draft.free:
             return ()
-        order = self._order(view)
+        order = self._order(draft)
         limits = _limits(order, len(view.ranks))
         targets, spare = targets_for(
             order, len(view.ranks), lambda t, spare: _width(draft, t, min(limits[client_of(t)], spare))
@@ -68,12 +69,16 @@ class Fair:
             service_s[client_of(trajectory)] += more_s / 2.0 ** max(-8, min(8, trajectory.priority))
         self._service_s, self._given_s = service_s, given_s
 
-    def _order(self, view: View) -> list[TrajectoryView]:
+    def _order(self, draft: Draft) -> list[TrajectoryView]:
         """Starved requests, then round by round one request of each client, least served clients first."""
+        view, speeds = draft.view, draft.speeds
         places = _places(view, self.settings.max_looked_at)
 
         def key(trajectory: TrajectoryView) -> tuple[bool, int, int, float, str]:
-            starved = trajectory.unserved_s(view.now_s) > self.settings.starvation_s
+            endured_s = endures_s(
+                self.settings.starvation_s, alone_s=speeds.of(trajectory).whole_s(trajectory)
+            )
+            starved = trajectory.unserved_s(view.now_s) > endured_s
             served = int(self._service_s[client_of(trajectory)] / QUANTUM_S)
             place = places.get(trajectory.request_id, 0)
             return not starved, place, served, trajectory.arrival_s, trajectory.request_id

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from epe.messages import Stage
 from epe.planning.pace import Pace
 from epe.planning.view import TrajectoryView
 
-# A request that could be in time is given up for another one only if it takes so many times as much: half of it may be
-# done already, and an exchange of equals would throw that away.
+# A request whose steps have begun is given up for another one only if it takes so many times as much: half of it may be
+# done already, and an exchange of equals would throw that away. One that has not begun has nothing to lose.
 WORTH_BREAKING = 2.0
 
 
@@ -46,6 +47,10 @@ class Job:
     def rank_seconds(self) -> float:
         """What it takes at least."""
         return self.options[0].rank_seconds
+
+    @property
+    def has_begun(self) -> bool:
+        return self.trajectory.stage is not Stage.ENCODE and self.trajectory.step > 0
 
 
 def job_of(
@@ -85,20 +90,22 @@ def job_of(
 
 
 class Grid:
-    """Free rank-seconds in slots of time: short ones first, growing, so that a long view stays small."""
+    """Free rank-seconds in slots of time: short ones first, growing, so that a long view stays small. `free_s` has when
+    each rank will have ended its leases: whatever they are of, nobody else has it before."""
 
     FIRST_S = 0.25
     GROWTH = 1.35
     MAX_SLOTS = 16
 
-    def __init__(self, num_ranks: int, *, now_s: float, horizon_s: float) -> None:
+    def __init__(self, free_s: Sequence[float], *, now_s: float, horizon_s: float) -> None:
         self.starts = [now_s]
         length = max(self.FIRST_S, (horizon_s - now_s) * (self.GROWTH - 1) / self.GROWTH**self.MAX_SLOTS)
         while self.starts[-1] < horizon_s and len(self.starts) <= self.MAX_SLOTS:
             self.starts.append(self.starts[-1] + length)
             length *= self.GROWTH
         self.free = [
-            num_ranks * (end - start) for start, end in zip(self.starts, self.starts[1:], strict=False)
+            sum(max(0.0, end_s - max(start_s, rank_s)) for rank_s in free_s)
+            for start_s, end_s in pairwise(self.starts)
         ]
 
     def take(self, job: Job, option: Option, *, end_s: float) -> list[float] | None:
@@ -142,18 +149,18 @@ class Filled:
     given_up: list[Job]
 
 
-def fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float) -> Filled:
-    """Fill the deadlines of `jobs` (in deadline order) into the world: with their guards, if no more are given up
-    for these."""
-    guarded = _fill(jobs, num_ranks, now_s=now_s, guarded=True)
+def fill(jobs: Sequence[Job], free_s: Sequence[float], *, now_s: float) -> Filled:
+    """Fill the deadlines of `jobs` (in deadline order) into the ranks, each from when it is free: with their guards, if
+    no more are given up for these."""
+    guarded = _fill(jobs, free_s, now_s=now_s, guarded=True)
     if not guarded.given_up:
         return guarded
-    bare = _fill(jobs, num_ranks, now_s=now_s, guarded=False)
+    bare = _fill(jobs, free_s, now_s=now_s, guarded=False)
     return bare if len(bare.kept) > len(guarded.kept) else guarded
 
 
-def _fill(jobs: Sequence[Job], num_ranks: int, *, now_s: float, guarded: bool) -> Filled:
-    grid = Grid(num_ranks, now_s=now_s, horizon_s=max((job.end_s for job in jobs), default=now_s))
+def _fill(jobs: Sequence[Job], free_s: Sequence[float], *, now_s: float, guarded: bool) -> Filled:
+    grid = Grid(free_s, now_s=now_s, horizon_s=max((job.end_s for job in jobs), default=now_s))
     kept: list[Kept] = []
     given_up: list[Job] = []
     for job in jobs:
@@ -184,8 +191,11 @@ def _fit(grid: Grid, job: Job, *, guarded: bool) -> Kept | None:
 
 
 def _costliest(kept: Sequence[Kept], job: Job) -> Kept | None:
-    """The kept job that would free most, if that is much more than what giving up `job` itself would."""
-    costliest = max(kept, key=lambda each: each.job.rank_seconds, default=None)
-    if costliest is None or costliest.job.rank_seconds <= WORTH_BREAKING * job.rank_seconds:
-        return None
-    return costliest
+    """The kept job that would free most, if that is worth more than what giving up `job` itself would free."""
+    costliest = max(kept, key=_worth, default=None)
+    return costliest if costliest is not None and _worth(costliest) > job.rank_seconds else None
+
+
+def _worth(kept: Kept) -> float:
+    """The rank-seconds that giving it up frees, as far as they count."""
+    return kept.job.rank_seconds / (WORTH_BREAKING if kept.job.has_begun else 1.0)

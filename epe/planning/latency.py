@@ -37,7 +37,7 @@ class Latency:
         def left(trajectory: TrajectoryView) -> tuple[float, float]:
             return speeds.of(trajectory).best_s(trajectory), trajectory.arrival_s
 
-        order = self.settings.first(view, left)
+        order = self.settings.first(draft, left)
         targets, spare = shared(draft, order, floor=EFFICIENCY_FLOOR)
         targets = widened(targets, spare, lambda t, a, b: saved_s(draft, t, a, b), speeds=speeds)
         Assembly(draft).run(targets, order)

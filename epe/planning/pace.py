@@ -59,6 +59,10 @@ class Pace:
             return self.encode_s + trajectory.num_computed_left * self.fastest_s + self.decode_s
         return self.decode_s
 
+    def whole_s(self, trajectory: TrajectoryView) -> float:
+        """From its arrival to the decoded picture, on an idle world."""
+        return self.encode_s + trajectory.num_computed_whole * self.fastest_s + self.decode_s
+
     def efficiency_of(self, stage: Stage, width: int) -> float:
         """The share of `width` ranks' time that the narrowest width would have needed too."""
         if stage is Stage.DENOISE:

@@ -10,6 +10,7 @@ from heapq import nsmallest
 from epe.messages import Stage
 from epe.planning.draft import Draft
 from epe.planning.speeds import Speeds
+from epe.planning.starving import endures_s
 from epe.planning.view import TrajectoryView, View
 
 # Requests with the ranks that their next task shall have, most important first.
@@ -34,12 +35,14 @@ class PoolSettings:
         return Draft(view, speeds, pulse_s=self.pulse_s, pulse_steps=self.pulse_steps)
 
     def first(
-        self, view: View, key: Callable[[TrajectoryView], tuple[float | str, ...]]
+        self, draft: Draft, key: Callable[[TrajectoryView], tuple[float | str, ...]]
     ) -> list[TrajectoryView]:
         """The first requests by: starved ones, larger priority, then `key`."""
+        view, speeds = draft.view, draft.speeds
 
         def place(trajectory: TrajectoryView) -> tuple[bool, int, tuple[float | str, ...]]:
-            starved = trajectory.unserved_s(view.now_s) > self.starvation_s
+            alone_s = speeds.of(trajectory).whole_s(trajectory)
+            starved = trajectory.unserved_s(view.now_s) > endures_s(self.starvation_s, alone_s=alone_s)
             return not starved, -trajectory.priority, (*key(trajectory), trajectory.request_id)
 
         return nsmallest(self.max_looked_at, view.trajectories, key=place)

@@ -11,12 +11,13 @@ from epe.planning.order import Order
 from epe.planning.pace import Paces
 from epe.planning.patience import Patience
 from epe.planning.settings import ElasticSettings
+from epe.planning.starving import endures_s
 from epe.planning.view import TrajectoryView, View
 
 
 class Queue:
     """Mutable, owned by one policy. Requests that can still be in time stand by deadline, those that cannot and those
-    without a deadline by what is left of them, and all that have no lease by when they were last served.
+    without a deadline by what is left of them, and all that have no lease by when they starve.
 
     What is left is as it was when a request last changed or the queue was sorted: the cost table may have been
     corrected since. Whoever uses a place asks the table again.
@@ -59,7 +60,7 @@ class Queue:
 
     @property
     def starving(self) -> list[TrajectoryView]:
-        """Requests that were not served for too long, longest first."""
+        """Requests that were not served for too long, those first that starve longest."""
         return [self._by_id[name] for name in self._unserved.first(min(self._num_starving, self._limit))]
 
     def due(self, in_time: Iterable[TrajectoryView]) -> list[TrajectoryView]:
@@ -68,8 +69,8 @@ class Queue:
         assert self._view is not None
         names = {t.request_id for t in in_time}
         first = [t for t in self.starving if t.request_id not in names][:1]
-        patience_s = self.settings.starvation_s * (1 + self._num_starving / 4)
-        return [t for t in first if t.unserved_s(self._view.now_s) > patience_s]
+        more = 1 + self._num_starving / 4
+        return [t for t in first if t.unserved_s(self._view.now_s) > more * self._endures_s(t)]
 
     def left(self, trajectory: TrajectoryView) -> tuple[float, float, str]:
         """What is left of a request on one rank: those that end soonest first."""
@@ -89,7 +90,13 @@ class Queue:
     @property
     def _num_starving(self) -> int:
         assert self._view is not None
-        return self._unserved.num_below((self._view.now_s - self.settings.starvation_s,))
+        return self._unserved.num_below((self._view.now_s,))
+
+    def _endures_s(self, trajectory: TrajectoryView) -> float:
+        """How long it may go unserved."""
+        assert self._paces is not None
+        alone_s = self._paces.of(trajectory).whole_s(trajectory)
+        return endures_s(self.settings.starvation_s, alone_s=alone_s)
 
     def _first(self, order: Order) -> list[TrajectoryView]:
         return [self._by_id[name] for name in order.first(self._limit)]
@@ -137,7 +144,7 @@ class Queue:
         name = trajectory.request_id
         self._by_id[name] = trajectory
         if not trajectory.num_leases:
-            self._unserved.put(name, (trajectory.served_s,))
+            self._unserved.put(name, (trajectory.served_s + self._endures_s(trajectory),))
         if trajectory.deadline_s is None:
             self._undated.put(name, (-trajectory.priority, *self.left(trajectory)))
         else:

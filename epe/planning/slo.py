@@ -33,7 +33,7 @@ class Slo:
             deadline_s = NEVER_S if trajectory.deadline_s is None else trajectory.deadline_s
             return 0.0, deadline_s, trajectory.arrival_s
 
-        order = self.settings.first(view, urgency)
+        order = self.settings.first(draft, urgency)
         targets, spare = targets_for(order, len(view.ranks), lambda t, spare: self._width(draft, t, spare))
         targets = widened(targets, spare, lambda t, a, b: self._gain(draft, t, a, b), speeds=draft.speeds)
         Assembly(draft).run(targets, order)

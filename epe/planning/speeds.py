@@ -83,6 +83,10 @@ class Speed:
         """Seconds until the decoded picture at the fastest width."""
         return self.remaining_s(trajectory, self.fastest)
 
+    def whole_s(self, trajectory: TrajectoryView) -> float:
+        """Seconds from its arrival to the decoded picture at the fastest width."""
+        return self.encode_s + trajectory.num_computed_whole * self.step_s(self.fastest) + self.decode_s
+
 
 class Speeds:
     """The speeds of all workloads that one plan meets; `widths` are the allowed ones that fit into the world."""

@@ -24,7 +24,7 @@ class Throughput:
             speed = speeds.of(trajectory)
             return speed.thrifty * speed.remaining_s(trajectory, speed.thrifty), trajectory.arrival_s
 
-        order = self.settings.first(view, work)
+        order = self.settings.first(draft, work)
         targets, spare = targets_for(order, len(view.ranks), lambda t, spare: thrifty_width(draft, t, spare))
         targets = widened(targets, spare, lambda t, a, b: saved_s(draft, t, a, b), speeds=speeds)
         Assembly(draft).run(targets, order)

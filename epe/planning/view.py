@@ -52,6 +52,11 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
         """Of the steps that are left those that cost what a step costs."""
         return self.num_computed(self.num_steps - self.step)
 
+    @property
+    def num_computed_whole(self) -> int:
+        """Of all its steps those that cost what a step costs."""
+        return self.num_steps if self.reuse is None else self.reuse.num_computed(0, self.num_steps)
+
     def num_computed(self, num_steps: int) -> int:
         """Of the next steps those that cost what a step costs."""
         if self.reuse is None:

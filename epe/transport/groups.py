@@ -173,26 +173,29 @@ class Groups:
 
     def _connect(self, lane: Lane, name: str, position: int) -> Wires:
         store = PrefixStore(name, self._store)
-        if self._gloo_device is None:
-            return NcclWires(store, position, lane.width, timeout_s=self._timeout_s, device=self._device)
-        device = self._gloo_device
+        where, timeout_s = (store, position, lane.width), self._timeout_s
+        gloo_device, device = self._gloo_device, self._device
 
         def connect() -> Wires:
-            return GlooWires(store, position, lane.width, timeout_s=self._timeout_s, device=device)
+            if gloo_device is None:
+                return NcclWires(*where, timeout_s=timeout_s, device=device)
+            return GlooWires(*where, timeout_s=timeout_s, device=gloo_device)
 
         return self._unless_given_up(lane, connect)
 
     def _unless_given_up(self, lane: Lane, connect: Callable[[], Wires]) -> Wires:
         """Connect in another thread, which is left alone when the lane is given up: a member may have died since it
-        was here, and gloo would wait for it until its time limit."""
+        was here, and it would be waited for until the time limit."""
         connected: Future[Wires] = Future()
-        threading.Thread(target=_settle, args=(connected, connect), name="connect", daemon=True).start()
+        thread = threading.Thread(target=_settle, args=(connected, connect), name="connect", daemon=True)
+        thread.start()
         try:
             while not wait([connected], timeout=_POLL_S).done:
                 self._check_wanted(lane)
         except Gone:
             connected.add_done_callback(_close_wires)
             raise
+        thread.join()
         return connected.result()
 
     def _forget_unused(self, seq: int) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -23,6 +24,9 @@ from epe.transport.agent import reason_of
 from epe.transport.exchange import Bytes
 
 _TAG = 0
+# Says what torch does when an exchange over NCCL fails; left alone it ends the process, since another rank is gone.
+_ON_FAILURE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_DO_NOTHING = "0"
 # A communicator that cannot be aborted for so long keeps its device for ever.
 ABORT_LIMIT_S = 3.0
 
@@ -76,7 +80,8 @@ class NcclWires:
     ) -> None:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=timeout_s)
-        backend = dist.ProcessGroupNCCL(store, position, width, options)
+        with failures_left_to_lanes():
+            backend = dist.ProcessGroupNCCL(store, position, width, options)
         self._group: Any = ProcessGroup(store, position, width)
         self._group._set_default_backend(ProcessGroup.BackendType.NCCL)
         self._group._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, backend)
@@ -116,6 +121,20 @@ class NcclWires:
         if group is not None:
             # Not destroyed: that would wait for the members that are gone.
             _within(ABORT_LIMIT_S, group.abort)
+
+
+@contextmanager
+def failures_left_to_lanes() -> Iterator[None]:
+    """A group that is made within it survives the death of a member: its lane is closed, and this rank goes on in
+    others. What the user has asked of torch holds."""
+    if _ON_FAILURE in os.environ:
+        yield
+        return
+    os.environ[_ON_FAILURE] = _DO_NOTHING
+    try:
+        yield
+    finally:
+        os.environ.pop(_ON_FAILURE, None)
 
 
 def _nothing() -> None:

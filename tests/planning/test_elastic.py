@@ -65,7 +65,7 @@ def test_a_long_guard_does_not_make_a_short_deadline_hopeless():
 
 
 def test_a_starved_request_goes_before_everything():
-    starving = trajectory("starving", served_s=-100.0, workload=Workload(tokens=16384, conditions=2))
+    starving = trajectory("starving", served_s=-1000.0, workload=Workload(tokens=16384, conditions=2))
     others = [trajectory(f"q{i}", priority=1, served_s=-1.0) for i in range(8)]
     assert "starving" in lanes(elastic(starvation_s=30).plan(view(*others, starving)))
 

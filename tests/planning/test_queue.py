@@ -68,6 +68,19 @@ def test_thousands_of_late_requests_do_not_hide_one_that_can_be_in_time():
     assert len(queue.late) == SETTINGS.max_looked_at
 
 
+def test_what_takes_a_minute_does_not_starve_every_few_seconds():
+    """Late videos were served every half a minute, on wide lanes for which others stood still."""
+    served = {"served_s": -60.0, "stage": Stage.ENCODE}
+    large = Workload(tokens=16384, conditions=2)
+    queue = Queue(SETTINGS)
+    waiting = trajectory("small", **served), trajectory("large", workload=large, **served)
+    queue.show(view(*waiting, now_s=0.0, costs=TABLE), PACES)
+    assert [t.request_id for t in queue.starving] == ["small"]
+    queue.show(view(*waiting, now_s=60.0, costs=TABLE), PACES)
+    assert [t.request_id for t in queue.starving] == ["small", "large"]
+    assert [t.request_id for t in queue.due([])] == ["small"]
+
+
 def test_whoever_looks_too_seldom_sorts_anew():
     backlog = Backlog()
     backlog.put(trajectory("first"))

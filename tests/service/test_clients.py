@@ -115,10 +115,18 @@ def sizes(service: Served) -> Iterator[tuple[str, int, int, int]]:
 
 
 async def test_an_idle_service_sleeps(service: Served, record_property: Any) -> None:
+    """In one second of a few: what the requests before have left to do comes first."""
     await service.draw(**SMALL[0])
+    shares = []
+    while len(shares) < 10 and min(shares, default=1.0) > 0.2:
+        shares.append(await cores_used(service, over_s=1.0))
+    record_property("cores_used_when_idle", min(shares))
+    assert min(shares) <= 0.2, shares
+
+
+async def cores_used(service: Served, *, over_s: float) -> float:
+    """By all processes of a service together."""
     processes, begin_s = service.processes(), time.monotonic()
     before_s = sum(process.cpu_s for process in processes)
-    await asyncio.sleep(3)
-    share = (sum(process.cpu_s for process in processes) - before_s) / (time.monotonic() - begin_s)
-    record_property("cores_used_when_idle", share)
-    assert share < 0.2, f"{share:.2f} of a core"
+    await asyncio.sleep(over_s)
+    return (sum(process.cpu_s for process in processes) - before_s) / (time.monotonic() - begin_s)

@@ -83,7 +83,8 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
             )
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
             return picture_of(
-                decoded(vae, latents, exchange, graphs=self.graphs), self.pipeline.image_processor
+                decoded(vae, latents, exchange, graphs=self.graphs, writers=self.writers),
+                self.pipeline.image_processor,
             )
 
     def _check_guidance(self, scale: float) -> None:

@@ -35,7 +35,7 @@ CASES = [
 def test_every_width_and_method_gives_the_pipelines_bits(
     size: tuple[int, int], num_text: int, subject: Subject
 ) -> None:
-    request = subject.request(height=size[0], width=size[1], max_sequence_length=num_text, num_steps=2)
+    request = subject.request(height=size[0], width=size[1], max_sequence_length=num_text, num_steps=1)
     expected, state = subject.latents(request), subject.adapter.encode(request)
     for width, method in product((2, 3, 4), METHODS):
         drawn = _drawn_from(state, subject.adapters(*method), width)

@@ -1,0 +1,166 @@
+"""A cell of `benchmarks.elastic_service`: requests over HTTP to a service at a load, and the same in the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from benchmarks.elastic_place import WORLD, Model, Running
+from epe.planning.cost_set import CostSet
+from epe.planning.trace_line import TraceLine, encode_line
+from epe.simulator.arrivals import Arrival
+from epe.simulator.engine import simulate
+from epe.simulator.machine import Physics
+from epe.simulator.metrics import percentile
+from epe.simulator.mixes import mix_of
+from epe.simulator.policies import policy_of
+from epe.simulator.traces import read_trace, trace_arrivals
+from epe.simulator.workloads import Deadlines, WorkloadSpec, generate
+from tests.launch.service import eventually
+
+Line = dict[str, Any]
+SEED = 1
+# Deadlines: so many times the best latency that a request could have alone.
+DEADLINE_SCALE = 3.0
+# After the last arrival so many seconds are waited for answers; what comes later counts as never.
+PATIENCE_S = 12.0
+# The trace is written now and then.
+WRITTEN_S = 5.0
+NEVER_S = float("inf")
+PHYSICS = Physics(dispatch_s=1e-3, plan_s=1e-3)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of one request, live or simulated."""
+
+    size: str
+    latency_s: float
+    deadline_s: float
+    end_s: float
+
+    @property
+    def met(self) -> bool:
+        return self.latency_s <= self.deadline_s
+
+
+def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tuple[Arrival, ...]:
+    """Poisson arrivals of the mix over so many seconds: as many as offer this load."""
+    mix = ",".join(f"{size.name}={size.share}" for size in model.sizes)
+    num = round(seconds * WORLD * load / mix_of(mix, costs).mean_s)
+    spec = WorkloadSpec(
+        name="poisson",
+        mix=mix,
+        load=load,
+        num_requests=max(4, num),
+        deadlines=Deadlines(scale=DEADLINE_SCALE),
+    )
+    return generate(spec, costs, world_size=WORLD, seed=SEED)
+
+
+async def live(url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
+    """Send each when it is due, and hear what becomes of it, as a client has it."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        begin_s = time.perf_counter()
+        return await asyncio.gather(
+            *(_sent(session, url, begin_s, arrival, arrivals[-1]) for arrival in arrivals)
+        )
+
+
+async def _sent(
+    session: aiohttp.ClientSession, url: str, begin_s: float, arrival: Arrival, last: Arrival
+) -> Seen:
+    request = arrival.request
+    await asyncio.sleep(begin_s + arrival.arrival_s - time.perf_counter())
+    sent_s, deadline_s = time.perf_counter() - begin_s, request.deadline_s or NEVER_S
+    body = {
+        "prompt": "a red cube on a white table",
+        "size": f"{request.width}x{request.height}",
+        "num_inference_steps": request.num_steps,
+        "deadline_ms": round(1e3 * deadline_s),
+        "output_format": "jpeg",
+        "seed": 1,
+    }
+    try:
+        async with asyncio.timeout(last.arrival_s + PATIENCE_S - sent_s):
+            async with session.post(f"{url}/v1/images/generations", json=body) as answer:
+                reply = await answer.read()
+                assert answer.status == 200, reply[:300]
+    except TimeoutError:
+        return Seen(arrival.size, NEVER_S, deadline_s, NEVER_S)
+    end_s = time.perf_counter() - begin_s
+    return Seen(arrival.size, end_s - sent_s, deadline_s, end_s)
+
+
+def simulated(trace: Sequence[str], costs: CostSet, *, policy: str, folder: Path) -> list[Seen]:
+    """The recorded lines of a cell in the simulator."""
+    path = folder / "cell.jsonl"
+    path.write_bytes(b"".join(map(encode_line, _from_zero(trace))))
+    arrivals = trace_arrivals(read_trace(str(path)), costs, path=str(path), world_size=WORLD)
+    outcome = simulate(
+        arrivals,
+        policy=policy_of(policy, widths=costs.widths(WORLD), world_size=WORLD),
+        name=policy,
+        costs=costs.table({arrival.workload for arrival in arrivals}, world_size=WORLD),
+        world_size=WORLD,
+        physics=PHYSICS,
+    )
+    by_id = {arrival.request.id: arrival for arrival in arrivals}
+    return [
+        Seen(
+            record.size,
+            record.latency_s,
+            by_id[record.request_id].request.deadline_s or NEVER_S,
+            by_id[record.request_id].arrival_s + record.latency_s,
+        )
+        for record in outcome.records
+    ]
+
+
+def _from_zero(trace: Sequence[str]) -> Iterable[TraceLine]:
+    lines = [msgspec.json.decode(line, type=TraceLine) for line in trace]
+    for line in lines:
+        yield msgspec.structs.replace(line, arrival_s=line.arrival_s - lines[0].arrival_s)
+
+
+def summary(seen: Sequence[Seen]) -> Line:
+    """Of all requests and of each class: how many, the share in time, pictures a second, mean, median and P95 latency
+    (None: not all were answered)."""
+    classes = {each.size: [one for one in seen if one.size == each.size] for each in seen}
+    return {name: _figures(part) for name, part in (("all", list(seen)), *sorted(classes.items()))}
+
+
+def _figures(seen: list[Seen]) -> Line:
+    latencies = [each.latency_s for each in seen]
+    done = [each for each in seen if each.latency_s < NEVER_S]
+    last_s = max((each.end_s for each in done), default=0.0)
+    return {
+        "requests": len(seen),
+        "answered": len(done),
+        "in_time": round(sum(each.met for each in seen) / len(seen), 4),
+        "per_second": round(len(done) / last_s, 4) if last_s else 0.0,
+        "mean_s": _finite(mean(latencies)),
+        "p50_s": _finite(percentile(latencies, 0.5)),
+        "p95_s": _finite(percentile(latencies, 0.95)),
+    }
+
+
+def _finite(seconds: float) -> float | None:
+    return round(seconds, 4) if seconds < NEVER_S else None
+
+
+def run_cell(running: Running, arrivals: Sequence[Arrival]) -> tuple[list[Seen], Sequence[str]]:
+    """What clients saw, and the lines that the service recorded."""
+    before = len(running.trace())
+    seen = asyncio.run(live(running.served.url, arrivals))
+    asyncio.run(running.served.until_idle())
+    eventually(lambda: len(running.trace()) == before + len(arrivals), within_s=WRITTEN_S)
+    return seen, running.trace()[before:]

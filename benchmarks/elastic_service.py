@@ -1,0 +1,206 @@
+"""Elastic lanes against static ones in this same service on two GPUs, the same requests in the simulator, and a rank's
+death while its lane exchanges.
+
+    python -m benchmarks.elastic_service > RUN.jsonl                  # on two GPUs, about six minutes
+    python -m benchmarks.elastic_service --device cpu --tiny          # the same program with a tiny model on CPU ranks
+    python -m benchmarks.elastic_service --policies "static SP2" --loads --kill      # its death alone
+
+Every policy has a service of its own; all are up together and have the machine in turn. The first measures what tasks
+cost, the others have it from its file. One JSON object a line, as it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Any
+
+from benchmarks.elastic_cells import requests, run_cell, simulated, summary
+from benchmarks.elastic_place import POLICIES, REAL_SIZES, TINY_SIZES, WORLD, Model, Running
+from benchmarks.h200_families import about, say
+from benchmarks.place import Setting
+from epe.models.catalog import make_tiny
+from tests.service.served import Reply, Served
+
+Line = dict[str, Any]
+LOADS = (0.8, 0.5, 1.1)
+# A rank is killed when its request has been on the lane for so long; its return is waited for no longer than that.
+KILL_STEPS, KILL_AFTER_S, RETURN_S = 40, 1.5, 60.0
+VICTIM = 1
+
+
+def started(folder: Path, model: Model, names: list[str]) -> Iterator[Running]:
+    """All services: the first alone, which measures, then the others at once."""
+    first = Running(folder / "0", model, names[0])
+    yield _ready(first)
+    others = [
+        Running(folder / str(number), model, name, costs=first.costs_path)
+        for number, name in enumerate(names[1:], start=1)
+    ]
+    for running in others:
+        yield _ready(running)
+
+
+def _ready(running: Running) -> Running:
+    try:
+        say({"case": "started", "policy": running.name, "seconds": round(running.wait(), 1)})
+    except BaseException:
+        print(running.served.said()[-4000:], flush=True)
+        running.served.close()
+        raise
+    return running
+
+
+def cells(services: list[Running], loads: list[float], *, seconds: float, end_s: float, folder: Path) -> None:
+    """Every load, and at each every service with the same requests."""
+    costs = services[0].costs()
+    say({"case": "costs", "tasks": [_told(task) for task in costs.tasks]})
+    for load in loads:
+        arrivals = requests(services[0].model, costs, load=load, seconds=seconds)
+        for running in services:
+            if time.monotonic() > end_s:
+                say({"case": "cell", "policy": running.name, "load": load, "error": "no time is left"})
+                continue
+            seen, trace = run_cell(running, arrivals)
+            foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
+            line = {"case": "cell", "policy": running.name, "load": load, "seconds": arrivals[-1].arrival_s}
+            say({**line, "live": summary(seen), "simulated": summary(foretold)})
+
+
+def _told(task: Any) -> Line:
+    return {name: getattr(task, name) for name in ("stage", "tokens", "width", "seconds", "p90_s")}
+
+
+def killed(running: Running) -> Line:
+    """What a rank's death costs a request on a lane of all ranks: seconds from the death, and whether its picture is
+    that of an undisturbed one."""
+    served = running.served
+    side = running.model.sizes[-2].side
+    body = {"size": f"{side}x{side}", "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
+    expected = asyncio.run(_timed(served, body))
+    mark = served.mark()
+    return {
+        "case": "killed",
+        "policy": running.name,
+        "undisturbed_s": round(expected[1], 2),
+        **asyncio.run(_disturbed(served, body, mark, expected[0])),
+    }
+
+
+async def _timed(served: Served, body: Line) -> tuple[Reply, float]:
+    begin_s = time.perf_counter()
+    return await served.draw(**body), time.perf_counter() - begin_s
+
+
+async def _disturbed(served: Served, body: Line, mark: int, expected: Reply) -> Line:
+    sent_s, drawing = time.time(), asyncio.create_task(_timed(served, body))
+    await asyncio.sleep(KILL_AFTER_S)
+    served.kill_rank(VICTIM, SIGKILL)
+    died_s = time.time()
+    reply, took_s = await drawing
+    account = reply.body.get("epe", {"failed": str(reply.body)[:600]})
+    line: Line = {
+        "status": reply.status,
+        "same_picture": reply.status == 200 and reply.file == expected.file,
+        "died_s": round(died_s - sent_s, 3),
+        "took_s": round(took_s, 2),
+        "num_repeated_steps": account.get("num_repeated_steps"),
+        "visits": account.get("lanes", account),
+    }
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RETURN_S):
+            await served.until_all_ranks_work()
+    after = await served.draw(**{**body, "num_inference_steps": 6})
+    return line | {
+        "seen_s": _since(died_s, _first(served, "rank.was_lost", mark, rank=VICTIM)),
+        "resumed_s": _since(died_s, _first(served, "request.resumed", mark)),
+        "returned_s": _since(died_s, _first(served, "rank.became_ready", mark, rank=VICTIM)),
+        "others_lost": [e["rank"] for e in served.events("rank.was_lost", since=mark) if e["rank"] != VICTIM],
+        "lanes_after": after.lanes if after.status == 200 else after.body,
+    }
+
+
+def _first(served: Served, name: str, mark: int, **fields: Any) -> float | None:
+    """When (Unix time) the first such event was logged."""
+    found = (e for e in served.events(name, since=mark) if fields.items() <= e.items())
+    return next((_at_s(event) for event in found), None)
+
+
+def _at_s(event: Line) -> float:
+    return datetime.fromisoformat(event["timestamp"]).timestamp()
+
+
+def _since(died_s: float, at_s: float | None) -> float | None:
+    return None if at_s is None else round(at_s - died_s, 3)
+
+
+def model_in(folder: Path, *, device: str, tiny: bool) -> Model:
+    """Written now."""
+    begin_s = time.monotonic()
+    checkpoint = folder / "zimage"
+    if tiny:
+        make_tiny("zimage", checkpoint)
+    else:
+        subprocess.run([sys.executable, "-m", "benchmarks.real_checkpoint", checkpoint, device], check=True)
+    say({"case": "written", "seconds": round(time.monotonic() - begin_s, 1)})
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    return Model(checkpoint, device, dtype, TINY_SIZES if tiny else REAL_SIZES)
+
+
+def main() -> None:
+    arguments = _arguments()
+    begin_s = time.monotonic()
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    dtype = "float32" if arguments.device == "cpu" else "bfloat16"
+    backend = "gloo" if arguments.device == "cpu" else "nccl"
+    setting = Setting(
+        device=arguments.device, num_ranks=WORLD, backend=backend, dtype=dtype, tiny=arguments.tiny
+    )
+    say(about(setting))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name)
+        services: list[Running] = []
+        try:
+            model = model_in(folder, device=arguments.device, tiny=arguments.tiny)
+            for running in started(folder, model, arguments.policies):
+                services.append(running)
+            end_s = begin_s + arguments.budget_s
+            cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
+            if arguments.kill:
+                say(killed(next(each for each in services if each.name == "static SP2")))
+        finally:
+            for running in services:
+                running.served.signal(SIGTERM)
+            for running in services:
+                running.served.close()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a small model and small pictures")
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
+    parser.add_argument("--seconds", type=float, default=14.0, help="of arrivals of a cell")
+    parser.add_argument(
+        "--kill", action="store_true", help="kill a rank of the service of static SP2 at the end"
+    )
+    parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
+    parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

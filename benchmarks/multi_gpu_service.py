@@ -1,0 +1,134 @@
+"""What `benchmarks.multi_gpu_page` says of the service: elastic against static, live against simulated, and a death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.multi_gpu_lanes import table
+
+Line = dict[str, Any]
+
+
+def service(lines: list[Line]) -> Iterator[str]:
+    found = {
+        (line["load"], line["policy"]): line
+        for line in lines
+        if line.get("case") == "cell" and "live" in line
+    }
+    yield "## Elastic against static"
+    if not found:
+        yield ""
+        yield "Not run yet."
+        return
+    yield ""
+    yield ABOUT
+    yield ""
+    heads = (
+        "load",
+        "policy",
+        "requests",
+        "in time",
+        "pictures a second",
+        "mean s",
+        "median s",
+        "P95 s",
+        "unanswered",
+    )
+    yield from table(heads, (_cell_row(*key, line["live"]["all"]) for key, line in sorted(found.items())))
+    yield ""
+    yield "### The same requests in the simulator"
+    yield ""
+    yield (
+        "The trace that the service recorded, with the costs that it had measured at its start. `-`: some of the class "
+        "were not answered in time to be counted."
+    )
+    yield ""
+    heads = ("load", "policy", "class", "requests", "in time: live", "simulated", "points", "median s: live")
+    rows = (row for key, line in sorted(found.items()) for row in _difference_rows(*key, line))
+    yield from table((*heads, "simulated", "%", "P95 s: live", "simulated", "%"), rows)
+
+
+ABOUT = """\
+`epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a text encoder of three layers) on two
+GPUs, one service for each policy, all up together; each has the machine in turn, over HTTP, with the same requests:
+256 x 256, 512 x 512 and 1024 x 1024 in 8 steps (45, 30, 18 %), and 1536 x 1536 in 6 steps (7 %), which stands for a
+video: 9,216 tokens, as many as 21 frames of 480 x 832. (The encoder of video files is not on that machine, and one
+service has one model.) Poisson arrivals for 14 s; load is the work on one rank over both ranks' time, by the costs
+measured at the start. Deadlines are three times the best latency that a request could have alone. *static SP2* has
+every step on both ranks, *static DP2* each request on one, *static stages* encode and decode on one rank and steps at
+a width fixed for each class. Costs are measured by the first service, and read by the others. An answer that comes
+later than 12 s after the last arrival counts as none."""
+
+
+def _cell_row(load: float, policy: str, seen: Line) -> list[object]:
+    return [
+        f"{load:g}",
+        policy,
+        seen["requests"],
+        f"{seen['in_time']:.0%}",
+        f"{seen['per_second']:.2f}",
+        _s(seen["mean_s"]),
+        _s(seen["p50_s"]),
+        _s(seen["p95_s"]),
+        seen["requests"] - seen["answered"],
+    ]
+
+
+def _difference_rows(load: float, policy: str, line: Line) -> Iterator[list[object]]:
+    for name, live in line["live"].items():
+        foretold = line["simulated"].get(name)
+        if foretold is not None:
+            yield [
+                f"{load:g}",
+                policy,
+                name,
+                live["requests"],
+                f"{live['in_time']:.0%}",
+                f"{foretold['in_time']:.0%}",
+                f"{100 * (foretold['in_time'] - live['in_time']):+.1f}",
+                *_pair(live["p50_s"], foretold["p50_s"]),
+                *_pair(live["p95_s"], foretold["p95_s"]),
+            ]
+
+
+def _pair(live: float | None, foretold: float | None) -> list[str]:
+    change = "" if live is None or foretold is None else f"{100 * (foretold / live - 1):+.0f}"
+    return [_s(live), _s(foretold), change]
+
+
+def _s(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3f}"
+
+
+def killed(lines: list[Line]) -> Iterator[str]:
+    yield "## A rank killed while its lane exchanges"
+    for line in lines:
+        if line.get("section") == "death" and "closing_s" in line:
+            yield ""
+            yield from _death(line)
+        if line.get("case") == "killed":
+            yield ""
+            yield from _killed(line)
+
+
+def _death(line: Line) -> Iterator[str]:
+    alone = "stayed in its exchange for as long as it was left there"
+    if line["by_itself_s"] is not None:
+        alone = f"came back by itself after {line['by_itself_s']:.2f} s"
+    yield (
+        f"Of two ranks that gather 16 MiB again and again one ends by SIGKILL. The other {alone}; closing its lane "
+        f"took {1e3 * line['closing_s']:.0f} ms, after which its thread was free: {line['freed']}. Its device works "
+        f"on: {line.get('device_works')}. It said: {line['said']!r}."
+    )
+
+
+def _killed(line: Line) -> Iterator[str]:
+    yield (
+        f"In the service of {line['policy']}, one picture of 40 steps on both ranks ({line['undisturbed_s']:.1f} s "
+        f"when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was asked for: the leader knew after "
+        f"{line['seen_s']} s, the request went on after {line['resumed_s']} s on the rank that was left, and its "
+        f"answer (status {line['status']}) came {line['took_s']:.1f} s after it was asked for; the same picture: "
+        f"{line['same_picture']}. The rank was back after {line['returned_s']} s, and the next picture was drawn on "
+        f"the lanes {line['lanes_after']}."
+    )

@@ -1,0 +1,92 @@
+"""What stands between two convolutions, normalization and activation, in one pass over memory where it is compiled.
+
+Each writes into the frame that the next convolution sees; no value sees another one's but those of its pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+# So small that it counts only where all channels are zero.
+TINY = 1e-24
+
+
+@dataclass(frozen=True, slots=True)
+class OverGroups:
+    """Normalizes pictures by the moments of their channels, each those of its group: fp32, (channels,)."""
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    eps: float
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(
+            rows, self.mean, self.variance, self.weight, self.bias, training=False, eps=self.eps
+        )
+
+    def line(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same as a product and a sum, by channel."""
+        scale = self.weight * torch.rsqrt(self.variance + self.eps)
+        return scale, self.bias - self.mean * scale
+
+
+@dataclass(frozen=True, slots=True)
+class OverChannels:
+    """Normalizes each pixel of (batch, channels, ..., rows, columns) by the root of the mean of its squares."""
+
+    gamma: torch.Tensor
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        pixels = rows.movedim(1, -1)
+        normed = functional.rms_norm(pixels, [self.gamma.numel()], self.gamma.flatten(), eps=TINY)
+        return normed.movedim(-1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Compiled `write_over_groups` and `write_over_channels`."""
+
+    over_groups: Callable[..., None]
+    over_channels: Callable[..., None]
+
+    def write(self, into: torch.Tensor, given: torch.Tensor, norm: object) -> bool:
+        """Write what `norm` and SiLU make of a band; False if the norm is of neither kind."""
+        for band in (into, given):
+            torch._dynamo.mark_static(band, 1)
+        match norm:
+            case OverGroups():
+                self.over_groups(into, given, *norm.line())
+            case OverChannels():
+                self.over_channels(into, given, norm.gamma.flatten())
+            case _:
+                return False
+        return True
+
+
+def compiled_writers(backend: Any) -> Writers:
+    """Once for all sizes; for each number of channels anew, at its first use."""
+    compiled = (
+        torch.compile(write, fullgraph=True, dynamic=True, backend=backend)
+        for write in (write_over_groups, write_over_channels)
+    )
+    return Writers(*compiled)
+
+
+def write_over_groups(
+    into: torch.Tensor, given: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+) -> None:
+    line = given.float() * scale[:, None, None] + shift[:, None, None]
+    into.copy_(functional.silu(line).to(into.dtype))
+
+
+def write_over_channels(into: torch.Tensor, given: torch.Tensor, gamma: torch.Tensor) -> None:
+    pixels = given.movedim(1, -1).float()
+    normed = pixels * torch.rsqrt(pixels.square().mean(dim=-1, keepdim=True) + TINY) * gamma
+    into.copy_(functional.silu(normed).to(into.dtype).movedim(-1, 1))

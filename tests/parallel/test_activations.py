@@ -1,0 +1,27 @@
+"""Activations in another form are the same functions."""
+
+from __future__ import annotations
+
+import torch
+from diffusers.models.activations import GELU
+from torch import nn
+from torch.nn import functional
+
+from epe.parallel.activations import gelu_by_sigmoid, use_sigmoid
+
+VALUES = torch.linspace(-12, 12, 4801)
+
+
+def test_gelu_by_sigmoid_is_gelu_by_tanh() -> None:
+    expected = functional.gelu(VALUES.double(), approximate="tanh").float()
+    torch.testing.assert_close(gelu_by_sigmoid(VALUES), expected, rtol=2e-5, atol=1e-6)
+    halves = VALUES.bfloat16()
+    theirs = functional.gelu(halves, approximate="tanh")
+    torch.testing.assert_close(gelu_by_sigmoid(halves), theirs, rtol=2**-7, atol=1e-5)
+
+
+def test_only_gelus_by_tanh_are_computed_so() -> None:
+    model = nn.Sequential(nn.GELU(), nn.GELU(approximate="tanh"), GELU(4, 4), GELU(4, 4, approximate="tanh"))
+    use_sigmoid(model)
+    assert [module.__dict__.get("forward") for module in model] == [None, gelu_by_sigmoid, None, None]
+    assert [module.__dict__.get("gelu") for module in model] == [None, None, None, gelu_by_sigmoid]

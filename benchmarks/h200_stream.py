@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.random_checkpoint import FAMILIES, write_checkpoint
-from benchmarks.random_pipeline import Factory
+from benchmarks.random_checkpoint import FAMILIES, factory_of, write_checkpoint
 from benchmarks.stream_entrants import Entrant, loop_of, service_of
 from benchmarks.stream_load import Answer, Arrival, Draft, picture, play, play_at_once, poisson, prompt_of
 from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_SOAK_SIDES, Plan
@@ -64,6 +63,8 @@ def main() -> None:
             num_rounds=arguments.rounds,
             num_soaked=arguments.soak if family in arguments.soak_families else 0,
             numerics=arguments.numerics,
+            checkpoint=arguments.checkpoint,
+            gate=arguments.gate,
             end_s=end_s,
         )
         try:
@@ -76,15 +77,14 @@ def main() -> None:
 def perform(plan: Plan, folder: Path) -> None:
     """Everything for one family; each case says its line as it ends."""
     begin_s = time.perf_counter()
-    device = torch.device(plan.device)
-    dtype = torch.float32 if plan.device == "cpu" else torch.bfloat16
-    factory = Factory(name=plan.family, device=device, dtype=dtype, tiny=plan.tiny)
-    num_bytes = write_checkpoint(factory, folder / "checkpoint")
-    _forget(device)
+    checkpoint = plan.checkpoint or folder / "checkpoint"
+    if plan.checkpoint is None:
+        write_checkpoint(factory_of(plan.family, plan.device, tiny=plan.tiny), checkpoint)
+        _forget(plan.device)
     written_s = time.perf_counter()
     with ExitStack() as stack:
-        service = stack.enter_context(service_of(plan, folder))
-        loop = stack.enter_context(loop_of(plan, folder)) if plan.loads else None
+        service = stack.enter_context(service_of(plan, checkpoint, folder))
+        loop = stack.enter_context(loop_of(plan, checkpoint, folder)) if plan.loads else None
         for entrant in (service, loop):
             if entrant is not None:
                 entrant.wait()
@@ -92,10 +92,9 @@ def perform(plan: Plan, folder: Path) -> None:
             {
                 "case": "started",
                 "family": plan.family,
-                "transformer_bytes": num_bytes,
+                "transformer_bytes": sum(file.stat().st_size for file in checkpoint.glob("transformer/*")),
                 "write_s": round(written_s - begin_s, 1),
                 "start_s": round(time.perf_counter() - written_s, 1),
-                "took_s": round(time.perf_counter() - begin_s, 1),
             }
         )
         asyncio.run(_measure(plan, service, loop))
@@ -103,6 +102,8 @@ def perform(plan: Plan, folder: Path) -> None:
 
 async def _measure(plan: Plan, service: Entrant, loop: Entrant | None) -> None:
     say(await _warmed(plan, [service] if loop is None else [service, loop]))
+    while plan.gate is not None and not plan.gate.exists():
+        await asyncio.sleep(0.2)
     say(await _repeated(plan, service))
     if loop is not None:
         await _streams(plan, service, loop)
@@ -226,9 +227,9 @@ def _room() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _forget(device: torch.device) -> None:
-    """Of the weights that were made here."""
-    if device.type == "cuda":
+def _forget(device: str) -> None:
+    """The weights that were made here."""
+    if device != "cpu":
         torch.cuda.empty_cache()
 
 
@@ -267,6 +268,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--soak", type=int, default=0, help="so many short requests after the stream")
     parser.add_argument("--soak-families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--numerics", choices=("exact", "fast"), default="exact")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="one of `benchmarks.random_checkpoint`, for one family"
+    )
+    parser.add_argument("--gate", type=Path, help="time nothing before this file is there")
     parser.add_argument("--budget-s", type=float, default=1e6, help="begin no round after so many seconds")
     return parser.parse_args()
 

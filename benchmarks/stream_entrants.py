@@ -64,7 +64,7 @@ class Entrant:
 
 
 @contextmanager
-def service_of(plan: Plan, folder: Path) -> Iterator[Entrant]:
+def service_of(plan: Plan, checkpoint: Path, folder: Path) -> Iterator[Entrant]:
     """`epe serve` as it is shipped, on one rank; of the stage file only the sizes to warm up are set."""
     numerics = "" if plan.numerics == "exact" else f"numerics: {plan.numerics}\n"
     stage = folder / "stage.yaml"
@@ -76,7 +76,7 @@ device: {plan.device}
 {numerics}parallelism:
   scheduler: {{warmup_resolutions: {list(plan.sides)}, cost_file: none}}
 factory_args:
-  model_path: {folder / "checkpoint"}
+  model_path: {checkpoint}
   num_steps: {plan.draft.num_steps}
   guidance_scale: {plan.draft.guidance_scale}
 """
@@ -86,8 +86,8 @@ factory_args:
 
 
 @contextmanager
-def loop_of(plan: Plan, folder: Path) -> Iterator[Entrant]:
-    command = ("-m", "benchmarks.diffusers_front", str(folder / "checkpoint"), "--device", plan.device)
+def loop_of(plan: Plan, checkpoint: Path, folder: Path) -> Iterator[Entrant]:
+    command = ("-m", "benchmarks.diffusers_front", str(checkpoint), "--device", plan.device)
     yield from _running("loop", command, folder)
 
 

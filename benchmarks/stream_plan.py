@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.stream_load import Draft
 
@@ -16,7 +17,8 @@ TINY_SIDES, TINY_SOAK_SIDES = (64, 128, 256), (64, 80, 96, 112, 128, 160, 192, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is done for one family."""
+    """What is done for one family: with a `checkpoint` that is there, or a new one; timed once the file `gate` is
+    there."""
 
     family: str
     device: str
@@ -28,6 +30,8 @@ class Plan:
     num_rounds: int
     num_soaked: int
     numerics: str
+    checkpoint: Path | None
+    gate: Path | None
     end_s: float
 
     @property

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -19,6 +20,7 @@ from benchmarks.stream_plan import Plan
 HERE = Path(__file__).resolve().parents[1]
 START_WITHIN_S = 300.0
 END_WITHIN_S = 60.0
+LAST_LINES = 40
 SERIES = re.compile(r"^(epe_(?:rank_memory_bytes|graph\w*)\{[^}]*\}) (\S+)$", re.MULTILINE)
 
 
@@ -47,6 +49,11 @@ class Entrant:
                     return
             time.sleep(0.2)
         raise RuntimeError(f"{self.name} did not start:\n{self._log_path.read_text()[-2500:]}")
+
+    def said(self, *begins: str) -> list[dict[str, Any]]:
+        """The last lines of its log whose events begin so."""
+        lines = (json.loads(text) for text in self._log_path.read_text().splitlines() if text.startswith("{"))
+        return [line for line in lines if str(line.get("event", "")).startswith(begins)][-LAST_LINES:]
 
     async def memory(self) -> dict[str, float]:
         """Of the service: what its ranks say of their memory and graphs, and MiB of all its processes on the host."""

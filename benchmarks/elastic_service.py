@@ -144,13 +144,13 @@ def _since(died_s: float, at_s: float | None) -> float | None:
     return None if at_s is None else round(at_s - died_s, 3)
 
 
-def model_in(folder: Path, *, device: str, tiny: bool) -> Model:
-    """Written now."""
+def model_in(folder: Path, *, device: str, tiny: bool, written: Path | None) -> Model:
+    """The checkpoint that is `written`, or one that is written now."""
     begin_s = time.monotonic()
-    checkpoint = folder / "zimage"
+    checkpoint = written or folder / "zimage"
     if tiny:
         make_tiny("zimage", checkpoint)
-    else:
+    elif written is None:
         subprocess.run([sys.executable, "-m", "benchmarks.real_checkpoint", checkpoint, device], check=True)
     say({"case": "written", "seconds": round(time.monotonic() - begin_s, 1)})
     dtype = "float32" if device == "cpu" else "bfloat16"
@@ -171,7 +171,9 @@ def main() -> None:
         folder = Path(name)
         services: list[Running] = []
         try:
-            model = model_in(folder, device=arguments.device, tiny=arguments.tiny)
+            model = model_in(
+                folder, device=arguments.device, tiny=arguments.tiny, written=arguments.checkpoint
+            )
             for running in started(folder, model, arguments.policies):
                 services.append(running)
             end_s = begin_s + arguments.budget_s
@@ -193,12 +195,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a small model and small pictures")
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
     parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
-    parser.add_argument("--seconds", type=float, default=14.0, help="of arrivals of a cell")
+    parser.add_argument("--seconds", type=float, default=12.0, help="of arrivals of a cell")
     parser.add_argument(
         "--kill", action="store_true", help="kill a rank of the service of static SP2 at the end"
     )
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="what `benchmarks.real_checkpoint` has written before"
+    )
     return parser.parse_args()
 
 

@@ -9,8 +9,7 @@ from typing import Any
 Line = dict[str, Any]
 
 METHODS = {"agkv": "AGKV", "ulysses": "Ulysses", "guidance": "guidance branches"}
-# Ideal milliseconds of a step at widths 1 and 2 with AGKV (briefs/fast-cp.md, 5.3), of steps without guidance's second
-# branch but for Qwen-Image.
+# Ideal milliseconds of a step at widths 1 and 2 with AGKV, from the roofline that the page names.
 IDEAL_MS = {
     ("flux1", "1024x1024"): (100.1, 54.9),
     ("qwen-image", "1024x1024"): (189.2, 104.1),
@@ -80,23 +79,24 @@ def steps(lines: list[Line]) -> Iterator[str]:
     yield "## Steps"
     yield ""
     yield (
-        "All ways of a row were measured in turn, three rounds; ranks of width 1 worked at once. A ratio is the time "
-        "of one captured rank over that of the captured lane, the median of the rounds with the least and the most. "
-        "The bound is half of that rank's time with the lane's exchanges at their measured speed and nothing else; "
-        "the ideal of `briefs/fast-cp.md` 5.3 counts arithmetic at 790 TFLOP/s. Z-Image has one guidance branch, "
-        "Qwen-Image and Wan two."
+        "All ways of a row's size were measured in turn, in rounds; ranks of width 1 worked at once. A ratio is the "
+        "time of one captured rank over that of the captured lane, the median of the rounds with the least and the "
+        "most. Host: milliseconds of a step until Python had issued it; where they equal the step's, the GPU waits "
+        "for Python. In exchanges: for how long the stream of a captured rank was in a step's exchanges, waiting for "
+        "the other rank among it. The bound is half of one rank's time with the bytes of the lane at the most that "
+        "exchanges here received a second, and nothing else; the ideal is a roofline of arithmetic at 790 and "
+        "attention at 600 TFLOP/s with exchanges at 375 GB/s. Z-Image has one guidance branch, Qwen-Image and Wan "
+        "two. Blocks are not compiled."
     )
     yield ""
     heads = ("family, size", "way", "as it is, ms", "its host, ms", "captured, ms", "its host, ms", "ratio")
     yield from table(
-        (*heads, "bound, ms", "ideal, ms", "exchanges", "MiB received", "bits"),
+        (*heads, "bound, ms", "ideal, ms", "exchanges", "MiB received", "in exchanges, ms", "bits"),
         (row for case, ways in cases.items() for row in _step_rows(case, ways, _speed(lines))),
     )
 
 
-def _step_rows(
-    case: tuple[str, str], ways: dict[tuple[Any, ...], Line], speed: tuple[float, float]
-) -> Iterator[list[str]]:
+def _step_rows(case: tuple[str, str], ways: dict[tuple[Any, ...], Line], speed: float) -> Iterator[list[str]]:
     alone = ways.get((1, "agkv", True))
     for (width, method, captured), line in ways.items():
         if captured:
@@ -115,6 +115,7 @@ def _step_rows(
             str(ideal),
             str(line.get("exchanges", "")),
             str(line.get("received_mib", "")),
+            f"{graphs['exchange_ms']:.1f}" if graphs and "exchange_ms" in graphs else "",
             "=" if line["equal_bits"] and (graphs is None or graphs["equal_bits"]) else "differ",
         ]
 
@@ -125,21 +126,17 @@ def _ratio(alone: Line | None, lane: Line | None) -> str:
     return spread(a / b for a, b in zip(alone["step_ms"], lane["step_ms"], strict=False))
 
 
-def _speed(lines: list[Line]) -> tuple[float, float]:
-    """Microseconds of a small exchange, and bytes a microsecond of a large one."""
-    found = [line for line in lines if line.get("section") == "exchanges" and "part_kib" in line]
-    if not found:
-        return 0.0, 0.0
-    large = max(found, key=lambda line: line["gb_per_s"])
-    return min(line["device_us"] for line in found), large["gb_per_s"] * 1e3
+def _speed(lines: list[Line]) -> float:
+    """Bytes a millisecond: the most that exchanges received, 0 if none were measured."""
+    found = [line["gb_per_s"] for line in lines if line.get("section") == "exchanges" and "part_kib" in line]
+    return max(found, default=0.0) * 1e6
 
 
-def _bound(alone: Line | None, lane: Line, speed: tuple[float, float]) -> str:
-    once_us, bytes_per_us = speed
-    if alone is None or not bytes_per_us or "exchanges" not in lane:
+def _bound(alone: Line | None, lane: Line, bytes_per_ms: float) -> str:
+    if alone is None or not bytes_per_ms or "received_mib" not in lane:
         return ""
-    exchanged_us = lane["exchanges"] * once_us + lane["received_mib"] * 2**20 / bytes_per_us
-    return f"{median(alone['step_ms']) / lane['width'] + exchanged_us / 1e3:.1f}"
+    exchanged_ms = lane["received_mib"] * 2**20 / bytes_per_ms
+    return f"{median(alone['step_ms']) / lane['width'] + exchanged_ms:.1f}"
 
 
 # -- groups --------------------------------------------------------------------------------------------------

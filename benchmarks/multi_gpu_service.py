@@ -54,11 +54,11 @@ ABOUT = """\
 GPUs, one service for each policy, all up together; each has the machine in turn, over HTTP, with the same requests:
 256 x 256, 512 x 512 and 1024 x 1024 in 8 steps (45, 30, 18 %), and 1536 x 1536 in 6 steps (7 %), which stands for a
 video: 9,216 tokens, as many as 21 frames of 480 x 832. (The encoder of video files is not on that machine, and one
-service has one model.) Poisson arrivals for 14 s; load is the work on one rank over both ranks' time, by the costs
-measured at the start. Deadlines are three times the best latency that a request could have alone. *static SP2* has
-every step on both ranks, *static DP2* each request on one, *static stages* encode and decode on one rank and steps at
-a width fixed for each class. Costs are measured by the first service, and read by the others. An answer that comes
-later than 12 s after the last arrival counts as none."""
+service has one model.) Poisson arrivals for some 10 s (every cell says how many requests that were); load is the work
+on one rank over both ranks' time, by the costs measured at the start. Deadlines are three times the best latency that
+a request could have alone. *static SP2* has every step on both ranks, *static DP2* each request on one, *static
+stages* encode and decode on one rank and steps at a width fixed for each class. Costs are measured by the first
+service, and read by the others. An answer that comes later than 8 s after the last arrival counts as none."""
 
 
 def _cell_row(load: float, policy: str, seen: Line) -> list[object]:
@@ -113,7 +113,7 @@ def killed(lines: list[Line]) -> Iterator[str]:
 
 
 def _death(line: Line) -> Iterator[str]:
-    alone = "stayed in its exchange for as long as it was left there"
+    alone = f"stayed in its exchange for the {line.get('left_alone_s', 6.0):g} s that it was left there"
     if line["by_itself_s"] is not None:
         alone = f"came back by itself after {line['by_itself_s']:.2f} s"
     yield (

@@ -13,13 +13,13 @@ from epe.graphs import Graphs
 from epe.messages import Request, Split
 from epe.models.contract import State
 from tests.graphs.tape import TapeDevice
-from tests.models.every_family import adapters_of, make_request
+from tests.models.every_family import Ranks, adapters_of, make_request
 from tests.models.trajectories import drawn_by_lane, drawn_with_moves, solo, taking_turns
 
 
 @pytest.fixture(scope="package")
-def plain(checkpoint: Path) -> Any:
-    return adapters_of(checkpoint, 1)[0]
+def plain(ranks: Ranks) -> Any:
+    return ranks(1)[0]
 
 
 def capturing(checkpoint: Path, count: int) -> tuple[list[Any], list[Graphs]]:

@@ -13,11 +13,18 @@ import torch
 MAX_FEATURES = 8192
 
 
+# Forms of one piece of code: a size of one, a batch, a lane. Torch's own limit is 8, beyond which a call fails.
+MAX_FORMS = 64
+
 Compiler = Callable[..., Callable[..., Any]]
 
 
 def compiler_of(backend: str) -> str | Compiler:
-    """What `torch.compile` takes: `compile_rows` for `inductor`, any other as it is."""
+    """What `torch.compile` takes: `compile_rows` for `inductor`, any other as it is. From here on this process lets
+    code be compiled in `MAX_FORMS` forms."""
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, MAX_FORMS)
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 16 * MAX_FORMS)
     return compile_rows if backend == "inductor" else backend
 
 

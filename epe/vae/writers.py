@@ -51,10 +51,12 @@ class OverChannels:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """Compiled `write_over_groups` and `write_over_channels`."""
+    """What writes the results of a decoder's layers: the functions below, compiled."""
 
     over_groups: Callable[..., None]
     over_channels: Callable[..., None]
+    add_bias: Callable[..., None]
+    add_taps: Callable[..., None]
 
     def write(self, into: torch.Tensor, given: torch.Tensor, norm: object) -> bool:
         """Write what `norm` and SiLU make of a band; False if the norm is of neither kind."""
@@ -71,12 +73,11 @@ class Writers:
 
 
 def compiled_writers(backend: Any) -> Writers:
-    """Once for all sizes; for each number of channels anew, at its first use."""
-    compiled = (
-        torch.compile(write, fullgraph=True, dynamic=True, backend=backend)
-        for write in (write_over_groups, write_over_channels)
+    """Once for all sizes; for each number of channels that is normalized anew, at its first use."""
+    functions = (write_over_groups, write_over_channels, add_bias, add_taps)
+    return Writers(
+        *(torch.compile(each, fullgraph=True, dynamic=True, backend=backend) for each in functions)
     )
-    return Writers(*compiled)
 
 
 def write_over_groups(
@@ -90,3 +91,13 @@ def write_over_channels(into: torch.Tensor, given: torch.Tensor, gamma: torch.Te
     pixels = given.movedim(1, -1).float()
     normed = pixels * torch.rsqrt(pixels.square().mean(dim=-1, keepdim=True) + TINY) * gamma
     into.copy_(functional.silu(normed).to(into.dtype).movedim(-1, 1))
+
+
+def add_bias(into: torch.Tensor, bias: torch.Tensor) -> None:
+    """As convolutions do it, which on a GPU takes them three times as long with the channels last."""
+    into.add_(bias[:, None, None])
+
+
+def add_taps(into: torch.Tensor, second: torch.Tensor, third: torch.Tensor, bias: torch.Tensor) -> None:
+    """The frames of a convolution of videos, by convolutions of pictures with each of its three frames."""
+    into.copy_(into + second + third + bias[:, None, None])

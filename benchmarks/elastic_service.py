@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -30,6 +30,7 @@ from benchmarks.elastic_place import POLICIES, REAL_SIZES, TINY_SIZES, WORLD, Mo
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
+from epe.simulator.arrivals import Arrival
 from tests.service.served import Reply, Served
 
 Line = dict[str, Any]
@@ -71,10 +72,18 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
             if time.monotonic() > end_s:
                 say({"case": "cell", "policy": running.name, "load": load, "error": "no time is left"})
                 continue
-            seen, trace = run_cell(running, arrivals)
-            foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
             line = {"case": "cell", "policy": running.name, "load": load, "seconds": arrivals[-1].arrival_s}
-            say({**line, "live": summary(seen), "simulated": summary(foretold)})
+            try:
+                line |= _measured(running, arrivals, folder)
+            except Exception as error:  # It costs its own line alone.
+                line["error"] = f"{type(error).__name__}: {error}"[:600]
+            say(line)
+
+
+def _measured(running: Running, arrivals: Sequence[Arrival], folder: Path) -> Line:
+    seen, trace = run_cell(running, arrivals)
+    foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
+    return {"live": summary(seen), "simulated": summary(foretold)}
 
 
 def _told(task: Any) -> Line:

@@ -124,11 +124,20 @@ def _death(line: Line) -> Iterator[str]:
 
 
 def _killed(line: Line) -> Iterator[str]:
+    again_s = _again_s(line)
+    went_on = "nowhere" if again_s is None else f"after {again_s:.2f} s on the rank that was left"
     yield (
         f"In the service of {line['policy']}, one picture of 40 steps on both ranks ({line['undisturbed_s']:.1f} s "
         f"when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was asked for: the leader knew after "
-        f"{line['seen_s']} s, the request went on after {line['resumed_s']} s on the rank that was left, and its "
-        f"answer (status {line['status']}) came {line['took_s']:.1f} s after it was asked for; the same picture: "
-        f"{line['same_picture']}. The rank was back after {line['returned_s']} s, and the next picture was drawn on "
-        f"the lanes {line['lanes_after']}."
+        f"{line['seen_s']} s, the request went on {went_on}, and its answer (status {line['status']}) came "
+        f"{line['took_s']:.1f} s after it was asked for, with {line['num_repeated_steps']} steps drawn twice; the "
+        f"same picture: {line['same_picture']}. The rank was back after {line['returned_s']} s, and the next picture "
+        f"was drawn on the lanes {line['lanes_after']}. Other ranks lost: {line['others_lost'] or 'none'}."
     )
+
+
+def _again_s(line: Line) -> float | None:
+    """From the death until steps were drawn on another lane than at first."""
+    steps = [each for each in line["visits"] if each["stage"] == "denoise"]
+    later = (each["start_s"] for each in steps if each["ranks"] != steps[0]["ranks"])
+    return next((start_s - line["died_s"] for start_s in later), None)

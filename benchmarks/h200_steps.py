@@ -27,6 +27,7 @@ import torch
 from benchmarks.real_sizes import MODELS
 from benchmarks.roofline import least_ms
 from benchmarks.step_entrants import ENTRANTS, Bench, Entrant, StepCase, make_entrant
+from epe.parallel import activations
 from epe.telemetry.log import configure
 
 ROUNDS = 3
@@ -58,6 +59,7 @@ class Drawing:
 def main() -> None:
     arguments = _arguments()
     configure(json=True, level="warning")
+    activations.IN_PRODUCT = bool(arguments.gelu_in_product)
     deadline_s = time.perf_counter() + arguments.budget_s
     _say(_setting(arguments))
     for name in arguments.only:
@@ -205,6 +207,7 @@ def _setting(arguments: argparse.Namespace) -> dict[str, Any]:
         "diffusers": version("diffusers"),
         "tiny": arguments.tiny,
         "rounds": ROUNDS,
+        "gelu_in_product": activations.IN_PRODUCT,
     }
 
 
@@ -230,6 +233,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--entrants", type=lambda text: _names(entrants, text), default=list(entrants))
     sizes = tuple(dict.fromkeys(case.size for case in CASES))
     parser.add_argument("--sizes", type=lambda text: _names(sizes, text), default=list(sizes))
+    parser.add_argument(
+        "--gelu-in-product",
+        type=int,
+        choices=(0, 1),
+        default=int(activations.IN_PRODUCT),
+        help="whether compiled blocks leave GELU to the library of products (default: as ranks do)",
+    )
     parser.add_argument("--budget-s", type=float, default=1e6, help="begin no case after so many seconds")
     return parser.parse_args()
 

@@ -60,6 +60,16 @@ def test_changes_of_size_and_lane_compile_nothing_anew(checkpoint: Path, compile
     assert num_compiled() == before
 
 
+def test_all_attention_of_one_rule_is_of_one_kind_to_a_compiler(compiled: Any) -> None:
+    """Processors that are each of a class of their own would have each block compiled anew."""
+    modules = list(compiled.pipeline.transformer.modules())
+    kinds = {type(module.processor) for module in modules if hasattr(module, "processor")}
+    # Z-Image's text has attention of its own, which no lane shares.
+    shared = {kind for kind in kinds if kind.__name__.startswith("Lane")}
+    assert len(shared) <= len(compiled.sharding._plan.attention)
+    assert len(kinds - shared) <= 1
+
+
 def test_a_compiled_decoder_draws_the_same_picture(checkpoint: Path) -> None:
     torch.compiler.reset()
     plain, adapter = adapters_of(checkpoint, 2)

@@ -8,13 +8,21 @@ import torch
 from epe.models.decoding import decoded
 from epe.transport.exchange import Exchange
 from epe.vae import bands_of, compiled_writers
-from epe.vae.writers import OverChannels, OverGroups, Writers, write_over_channels, write_over_groups
+from epe.vae.writers import (
+    OverChannels,
+    OverGroups,
+    Writers,
+    add_bias,
+    add_taps,
+    write_over_channels,
+    write_over_groups,
+)
 from tests.lanes import on_lane
 from tests.vae.conftest import Subject
 
 TOLERANCE = 2e-5
 HEIGHT = 24  # three bands
-PLAIN = Writers(write_over_groups, write_over_channels)
+PLAIN = Writers(write_over_groups, write_over_channels, add_bias, add_taps)
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from epe.parallel.seam import replace_calls
 
 def rotate_in_real_numbers(transformer: QwenImageTransformer2DModel) -> None:
     """Let all blocks of a model rotate in real numbers, which rounds otherwise."""
+    # One class for all: who compiles the blocks sees one kind.
+    processor = replace_calls(QwenDoubleStreamAttnProcessor2_0(), {"apply_rotary_emb_qwen": _rotated})
     for block in transformer.transformer_blocks:
-        block.attn.processor = replace_calls(
-            QwenDoubleStreamAttnProcessor2_0(), {"apply_rotary_emb_qwen": _rotated}
-        )
+        block.attn.processor = copy.copy(processor)
         give_real_tables(block, "image_rotary_emb", _both)
 
 

@@ -110,6 +110,11 @@ def killed(lines: list[Line]) -> Iterator[str]:
         if line.get("case") == "killed":
             yield ""
             yield from _killed(line)
+        if line.get("case") == "returned":
+            yield (
+                f"The rank was back after {line['returned_s']} s, and the next picture was drawn on the lanes "
+                f"{line['lanes_after']}."
+            )
 
 
 def _death(line: Line) -> Iterator[str]:
@@ -131,8 +136,7 @@ def _killed(line: Line) -> Iterator[str]:
         f"when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was asked for: the leader knew after "
         f"{line['seen_s']} s, the request went on {went_on}, and its answer (status {line['status']}) came "
         f"{line['took_s']:.1f} s after it was asked for, with {line['num_repeated_steps']} steps drawn twice; the "
-        f"same picture: {line['same_picture']}. The rank was back after {line['returned_s']} s, and the next picture "
-        f"was drawn on the lanes {line['lanes_after']}. Other ranks lost: {line['others_lost'] or 'none'}."
+        f"same picture: {line['same_picture']}. Other ranks lost: {line['others_lost'] or 'none'}."
     )
 
 

@@ -239,10 +239,21 @@ def _three(values: list[float]) -> str:
 
 # -- decodes -------------------------------------------------------------------------------------------------
 
+NO_DECODES = """\
+Not run over NCCL: the time on the machine ended before it. Over gloo, as processes that share one GPU, lanes of two and
+four ranks gave the bits of one ([decoding in bands on H200](vaep-h200.md))."""
+
 
 def decodes(lines: list[Line]) -> Iterator[str]:
+    found: dict[tuple[Any, ...], Line] = {}
+    for line in lines:
+        if line.get("section") == "decodes" and "way" in line:
+            found[(line["decoder"], line["rows"], line["columns"], line["num_frames"], line["way"])] = line
     yield "## Decodes over rows"
     yield ""
+    if not found:
+        yield NO_DECODES
+        return
     yield (
         "diffusers' decode of the whole, and bands on one rank and on two, as they are and captured (pictures "
         "alone), in turn; milliseconds as median with the least and the most of five rounds, and the most memory of "
@@ -250,22 +261,8 @@ def decodes(lines: list[Line]) -> Iterator[str]:
         "all that it receives but the finished picture; waiting: milliseconds for which its stream was in exchanges."
     )
     yield ""
-    found: dict[tuple[Any, ...], Line] = {}
-    for line in lines:
-        if line.get("section") == "decodes" and "way" in line:
-            found[(line["decoder"], line["rows"], line["columns"], line["num_frames"], line["way"])] = line
-    heads = (
-        "decoder",
-        "latents",
-        "way",
-        "ms",
-        "ratio to one rank",
-        "MiB",
-        "neighbours' rows",
-        "waiting, ms",
-        "bits",
-    )
-    yield from table(heads, (_decode_row(key, line, found) for key, line in found.items()))
+    heads = ("decoder", "latents", "way", "ms", "ratio to one rank", "MiB", "neighbours' rows", "waiting, ms")
+    yield from table((*heads, "bits"), (_decode_row(key, line, found) for key, line in found.items()))
 
 
 def _decode_row(key: tuple[Any, ...], line: Line, found: dict[tuple[Any, ...], Line]) -> list[str]:

@@ -19,7 +19,7 @@ def service(lines: list[Line]) -> Iterator[str]:
     yield "## Elastic against static"
     if not found:
         yield ""
-        yield "Not run yet."
+        yield NOT_RUN
         return
     yield ""
     yield ABOUT
@@ -48,6 +48,10 @@ def service(lines: list[Line]) -> Iterator[str]:
     rows = (row for key, line in sorted(found.items()) for row in _difference_rows(*key, line))
     yield from table((*heads, "simulated", "%", "P95 s: live", "simulated", "%"), rows)
 
+
+NOT_RUN = """\
+Not run: the time on the machine ended before it. The program ran from its start to its end with a tiny model on CPU
+ranks, whose figures say nothing of GPUs."""
 
 ABOUT = """\
 `epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a text encoder of three layers) on two
@@ -123,8 +127,8 @@ def _death(line: Line) -> Iterator[str]:
         alone = f"came back by itself after {line['by_itself_s']:.2f} s"
     yield (
         f"Of two ranks that gather 16 MiB again and again one ends by SIGKILL. The other {alone}; closing its lane "
-        f"took {1e3 * line['closing_s']:.0f} ms, after which its thread was free: {line['freed']}. Its device works "
-        f"on: {line.get('device_works')}. It said: {line['said']!r}."
+        f"took {1e3 * line['closing_s']:.0f} ms, after which its thread {'was' if line['freed'] else 'was not'} free "
+        f"and its device {'works' if line.get('device_works') else 'does not work'}. It said: {line['said']!r}."
     )
 
 

@@ -10,15 +10,23 @@ from scheduling_cells import CELLS, REASONS, Cell
 from scheduling_entrants import GRIDS, NUM_TRIES, OURS
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
+from scheduling_offline import Offline
 from scheduling_plots import draw
 from scheduling_runs import DISPATCH_S, PLAN_S, Line, is_outdated
-from scheduling_shortfall import shortfalls
+from scheduling_shortfall import looseness, shortfalls
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
 
 
-def write(lines: Sequence[Line], *, tried: Sequence[Line], effort: Effort, page: Path) -> None:
-    """The page, and its plots beside it; `tried` are the lines of tuning."""
+def write(
+    lines: Sequence[Line],
+    *,
+    tried: Sequence[Line],
+    effort: Effort,
+    page: Path,
+    offline: Sequence[Offline] = (),
+) -> None:
+    """The page, and its plots beside it; `tried` are the lines of tuning, `offline` those of short runs."""
     found = Lines(lines, num_requests=effort.num_requests)
     compared = {field: _compared(found, effort, field) for field in FIELDS}
     plots = draw(lines, found, effort=effort, folder=page.parent)
@@ -27,6 +35,7 @@ def write(lines: Sequence[Line], *, tried: Sequence[Line], effort: Effort, page:
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
         shortfalls(compared["slo_attainment"]),
+        looseness(offline),
         _losses(found, compared, effort),
         _latencies(found, compared["slo_attainment"], effort),
         _everybody(found, effort),

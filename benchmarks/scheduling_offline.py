@@ -36,7 +36,7 @@ from epe.simulator.metrics import measure
 
 SEED, NUM_REQUESTS = 71, 60
 NUM_BASELINES = 3
-SEARCH_S, BOUND_S = 20.0, 20.0
+SEARCH_S, BOUND_S = 15.0, 15.0
 # Bins of time in the shortest window; the whole run has at most so many.
 BINS_A_WINDOW, MAX_BINS = 300, 4_000_000
 

@@ -53,6 +53,10 @@ class Lines:
         known = [share for share in shares if share is not None]
         return fmean(known) if known else None
 
+    def mean(self, cell: str, entrant: Entrant, field: str) -> float | None:
+        values = self.values(cell, entrant, field)
+        return fmean(values.values()) if values else None
+
     def clairvoyant(self, cell: str, field: str) -> float | None:
         """The mean of our own planner, and what it gains by knowing the future on the seeds on which both were run."""
         ours, knowing = self.values(cell, OURS, field), self.values(cell, CLAIRVOYANT, field)

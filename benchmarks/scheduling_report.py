@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from scheduling_cells import CELLS, REASONS, Cell
+from scheduling_cells import CELLS, Cell
 from scheduling_entrants import GRIDS, NUM_TRIES, OURS
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
@@ -144,11 +144,10 @@ def _losses(found: Lines, compared: dict[str, list[Compared]], effort: Effort) -
             each.best_name,
             "chance" if each.within_or_above else "more than chance",
             _classes(found, each, effort),
-            REASONS.get((each.cell, what), "-"),
         ]
         for each, what in below
     ]
-    head = ["cell", "what", "points", "to", "explained by", "in time by class: elastic / best", "reason"]
+    head = ["cell", "what", "points", "to", "explained by", "in time by class: elastic / best"]
     return "## Where it loses\n\n" + table(head, rows)
 
 

@@ -31,7 +31,7 @@ SEED = 1
 # Deadlines: so many times the best latency that a request could have alone.
 DEADLINE_SCALE = 3.0
 # After the last arrival so many seconds are waited for answers; what comes later counts as never.
-PATIENCE_S = 12.0
+PATIENCE_S = 8.0
 # The trace is written now and then.
 WRITTEN_S = 5.0
 NEVER_S = float("inf")

@@ -1,13 +1,13 @@
 """The page of what `benchmarks.flexcache` and `benchmarks.flexcache_speed` have written.
 
-python -m benchmarks.flexcache_page OUT SPEED.jsonl --output docs/results
+python -m benchmarks.flexcache_page OUT/*.jsonl --pictures OUT/pictures-*.npz --real SPEED.jsonl --output docs/results
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,11 @@ from PIL import Image, ImageDraw
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from benchmarks.flexcache_settings import SHOWN
+
 Line = dict[str, Any]
+# Steps, strategy, value.
+Key = tuple[int, str, float]
 COLOURS = {
     "freecache": "tab:blue",
     "meancache": "tab:orange",
@@ -27,59 +31,39 @@ COLOURS = {
     "teacache": "tab:purple",
     "pab": "tab:brown",
     "even": "tab:gray",
+    "bfloat16": "black",
 }
-# What stands in the contact sheet, by number of steps.
-SHOWN = {
-    8: ("none/8", "freecache/4", "meancache/4", "magcache/4", "even/4"),
-    50: (
-        "none/50",
-        "freecache/25",
-        "freecache/10",
-        "meancache/10",
-        "magcache/10",
-        "even/10",
-        "taylorseer/4",
-        "teacache/0.4",
-    ),
-    20: (
-        "none/20",
-        "freecache/10",
-        "freecache/5",
-        "meancache/5",
-        "magcache/5",
-        "even/5",
-        "taylorseer/4",
-        "teacache/0.4",
-    ),
-}
+ORDER = ("none", *COLOURS)
+# Compared with FreeCache at equal computed steps.
+RIVALS = ("even", "magcache", "meancache")
 _LABEL_PX = 18
 
 
 class Run:
-    """One run of the demo model: its settings' lines, what was judged and what was timed."""
+    """Runs of the demo model taken as one: its settings' lines, what was timed, and pictures. Later lines of the same
+    setting stand for earlier ones."""
 
-    def __init__(self, folder: Path) -> None:
-        lines = _read(folder / "flexcache.jsonl")
+    def __init__(self, lines: Sequence[Line], pictures: Mapping[str, np.ndarray] | None = None) -> None:
         self.about = next(line for line in lines if line["case"] == "setting")
-        self.fit = next((line for line in lines if line["case"] == "fit"), None)
-        # Each is told when it is drawn, and again when it is judged; of a run that was cut short some are not judged.
-        self.quality = list({_key(line): line for line in lines if line["case"] == "quality"}.values())
-        self.speed, self.captured = (
+        self.quality, self.speed, self.captured = (
             {_key(line): line for line in lines if line["case"] == case}
-            for case in ("speed", "captured speed")
+            for case in ("quality", "speed", "captured speed")
         )
-        pictures = folder / "pictures.npz"
-        self.pictures = dict(np.load(pictures)) if pictures.exists() else {}
+        self.pictures = dict(pictures or {})
 
     def of(self, num_steps: int) -> list[Line]:
-        return [line for line in self.quality if line["steps"] == num_steps]
+        """In the order of the strategies, each by what it computes."""
+        found = [line for line in self.quality.values() if line["steps"] == num_steps]
+        return sorted(
+            found, key=lambda line: (ORDER.index(line["strategy"]), -line.get("computed", num_steps))
+        )
 
     @property
     def step_counts(self) -> list[int]:
-        return list(self.about["step_counts"])
+        return sorted({num_steps for num_steps, _, _ in self.quality}, reverse=True)
 
 
-def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
+def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
     about = run.about
     parts = [
         "# FlexCache: what it costs and gives",
@@ -90,6 +74,7 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
         f"which is trained, at {about['side']} x {about['side']}; held-out prompts: {about['num_prompts']}, seeds of "
         f"each: {about['num_seeds']}. PSNR and SSIM are to the same pictures with every step computed, the means over "
         "all of them; colour, place and kind are the shares of things in the pictures that are as the prompt says. "
+        "These are drawn in 32 bits: `bfloat16` is every step computed in 16 bits, which strays by itself. "
         f"{_about_times(run)} What a run that was cut short has not measured is left empty.",
         "",
         "`even` is no strategy: the last velocity held between evenly spaced steps. MagCache has the threshold at "
@@ -108,84 +93,112 @@ def page(run: Run, speed: Sequence[Line], *, commands: str) -> str:
                 "",
                 f"![The same prompts with each setting, {num_steps} steps](flexcache-sheet-{num_steps}.png)",
             ]
-    return "\n".join([*parts, "", *_speeds(speed), ""])
+    return "\n".join([*parts, "", *_real_sizes(real), ""])
 
 
 def _about_times(run: Run) -> str:
     if not run.speed:
         return "Times were not measured in this run."
-    rounds = run.about["rounds"]
+    rounds = max(line["rounds"] for line in run.speed.values())
     return (
         f"The speed-up is that of the steps of one request alone, the median of {rounds} rounds in which all settings "
-        "took turns; `captured` is the same where forward passes are captured and replayed, which makes the steps that "
-        "are computed shorter."
+        "took turns, with the least and the most; `picture` is that from prompt to pixels. `captured` is that of the "
+        "steps where forward passes are captured and replayed, which makes the steps that are computed shorter."
     )
 
 
 def _table(run: Run, num_steps: int) -> Iterator[str]:
-    yield "| strategy | value | computed | speed-up | captured | PSNR dB | SSIM | colour | place | kind | kept KiB |"
-    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    yield (
+        "| strategy | value | computed | speed-up | picture | captured | PSNR dB | SSIM | colour | place | kind "
+        "| kept KiB |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
     for line in run.of(num_steps):
         right = " | ".join(
             f"{line[name]:.3f}" if name in line else "" for name in ("colour", "place", "kind")
         )
         if line["strategy"] == "none":
-            yield f"| none | | {num_steps} | 1 | 1 | | | {right} | |"
+            yield f"| none | | {num_steps} | 1 | 1 | 1 | | | {right} | |"
             continue
-        timed, captured = run.speed.get(_key(line), {}), run.captured.get(_key(line))
-        replayed = f"{captured['speed_up']:.2f}" if captured else ""
-        spread = f"{timed['speed_up']:.2f} ({timed['least']:.2f} to {timed['most']:.2f})" if timed else ""
-        kept = f"{timed['kept_bytes'] / 1024:g}" if timed else ""
         yield (
-            f"| {line['strategy']} | {line['value']:g} | {line['computed']:g} | {spread} | {replayed} "
-            f"| {line['psnr_db']:.2f} | {line['ssim']:.4f} | {right} | {kept} |"
+            f"| {line['strategy']} | {line['value']:g} | {line['computed']:g} | {_times(run, _key(line))} "
+            f"| {line['psnr_db']:.2f} | {line['ssim']:.4f} | {right} | {_kept(run, _key(line))} |"
         )
+
+
+def _times(run: Run, key: Key) -> str:
+    """Three cells, empty where nothing was measured."""
+    timed, captured = run.speed.get(key), run.captured.get(key)
+    spread = f"{timed['speed_up']:.2f} ({timed['least']:.2f} to {timed['most']:.2f})" if timed else ""
+    whole = f"{timed['whole_speed_up']:.2f}" if timed else ""
+    return f"{spread} | {whole} | " + (f"{captured['speed_up']:.2f}" if captured else "")
+
+
+def _kept(run: Run, key: Key) -> str:
+    return f"{run.speed[key]['kept_bytes'] / 1024:g}" if key in run.speed else ""
 
 
 def _verdicts(run: Run, num_steps: int) -> Iterator[str]:
     """FreeCache against the others at equal computed steps."""
     by_count: dict[float, dict[str, float]] = {}
     for line in run.of(num_steps):
-        if line["strategy"] in ("freecache", "even", "magcache", "meancache"):
+        if line["strategy"] in ("freecache", *RIVALS):
             by_count.setdefault(line["value"], {})[line["strategy"]] = line["psnr_db"]
     for count, found in sorted(by_count.items(), reverse=True):
-        others = ", ".join(
-            f"{found['freecache'] - found[name]:+.2f} dB to {name}"
-            for name in ("even", "magcache", "meancache")
-            if name in found
-        )
-        yield f"- FreeCache with {count:g} of {num_steps} computed: {others}."
+        others = {name: found[name] for name in RIVALS if name in found}
+        if "freecache" in found and others:
+            gains = ", ".join(
+                f"{found['freecache'] - other:+.2f} dB to {name}" for name, other in others.items()
+            )
+            yield f"- FreeCache with {count:g} of {num_steps} computed: {gains}."
 
 
-def _speeds(lines: Sequence[Line]) -> Iterator[str]:
-    """Real sizes; nothing where nothing was measured."""
+def _real_sizes(lines: Sequence[Line]) -> Iterator[str]:
+    """Nothing where nothing was measured."""
     machine = next((line for line in lines if line["case"] == "machine"), None)
     if machine is None:
         return
-    captured = ", forward passes captured and replayed" if machine["captured"] else ""
     yield "## Real sizes"
     yield ""
     yield (
-        f"{machine['gpu'] or 'CPU'}, torch {machine['torch']}{captured}; "
-        "random weights at the published sizes in bfloat16, one "
-        "request of 50 steps alone. What such a model draws means nothing, so that nothing is said of its likeness. "
-        "Plans that would follow from a fitted profile are evenly spaced here. `computed step` is the time of one with "
-        "FlexCache by that of one without, measured just before and after; `kept` is the most that was kept."
+        f"{machine['gpu'] or 'CPU'}, torch {machine['torch']}; random weights at the published sizes in bfloat16, one "
+        "request of 50 steps alone, at 1024 x 1024 or 480 x 832 x 17. What such a model draws means nothing, so that "
+        "nothing is said of its likeness. Plans that would follow from a fitted profile are evenly spaced here. "
+        "`computed step` is the median time of one with FlexCache by that of one without, measured just before and "
+        "after; `kept` is the most that was kept. Forward passes are captured and replayed where it says so, with "
+        "FlexCache and without, but for the steps of `pab` that take or hand on attention."
     )
     yield ""
-    yield "| family | strategy | value | computed of 50 | speed-up | computed step | reused step ms | kept MiB |"
-    yield "|---|---|--:|--:|--:|--:|--:|--:|"
-    plain = {line["family"]: line["step_s"] for line in lines if line["case"] == "plain"}
-    for family, step_s in plain.items():
-        yield f"| {family} | none | | 50 | 1 | {1000 * step_s:.1f} ms | | |"
-        for line in lines:
-            if line["case"] == "setting" and line["family"] == family:
-                kept_mib = line["kept_bytes"] / 2**20
-                yield (
-                    f"| {family} | {line['strategy']} | {line['value']:g} | {line['computed']} "
-                    f"| {line['speed_up']:.2f} | {line['computed_step']:.3f} "
-                    f"| {1000 * line['reused_step_s']:.2f} | {kept_mib:.2f} |"
-                )
+    yield "| family | passes | strategy | value | computed | speed-up | computed step | reused step ms | kept MiB |"
+    yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
+    for line in _in_order([line for line in lines if line["case"] in ("plain", "setting")]):
+        named = f"| {line['family']} | {'captured' if line['captured'] else ''} "
+        if line["case"] == "plain":
+            yield f"{named}| none | | 50 | 1 | {1000 * line['step_s']:.1f} ms | | |"
+        else:
+            yield (
+                f"{named}| {line['strategy']} | {line['value']:g} | {line['computed']} "
+                f"| {line['speed_up']:.2f} | {line['computed_step']:.3f} "
+                f"| {1000 * line['reused_step_s']:.2f} | {line['kept_bytes'] / 2**20:.2f} |"
+            )
+
+
+def _in_order(lines: Sequence[Line]) -> list[Line]:
+    """Of several runs: the last line of each setting, in the order of families, strategies and what is computed."""
+    families = list(dict.fromkeys(line["family"] for line in lines))
+
+    def place(line: Line) -> tuple[int, bool, int, int, float]:
+        strategy = line.get("strategy", "none")
+        captured, computed = line["captured"], line.get("computed", 50)
+        return (
+            families.index(line["family"]),
+            captured,
+            ORDER.index(strategy),
+            -computed,
+            line.get("value", 0),
+        )
+
+    return [last for _, last in sorted({place(line): line for line in lines}.items())]
 
 
 def plot(run: Run, num_steps: int, path: Path) -> None:
@@ -240,32 +253,40 @@ def _titled(run: Run, num_steps: int, key: str) -> str:
     return f"{strategy} {value}: {line['computed']:g} of {num_steps} steps computed, {line['psnr_db']:.1f} dB"
 
 
-def _key(line: Line) -> tuple[int, str, float]:
+def _key(line: Line) -> Key:
     return line["steps"], line["strategy"], line.get("value", line["steps"])
 
 
-def _read(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _read(paths: Sequence[Path]) -> list[Line]:
+    return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="the output of benchmarks.flexcache")
-    parser.add_argument("speed", type=Path, nargs="?", help="the lines of benchmarks.flexcache_speed")
+    parser.add_argument("lines", type=Path, nargs="+", help="what benchmarks.flexcache has told")
+    parser.add_argument(
+        "--pictures", type=Path, nargs="*", default=[], help="that it has left, for the sheets"
+    )
+    parser.add_argument(
+        "--real", type=Path, nargs="*", default=[], help="lines of benchmarks.flexcache_speed"
+    )
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    run = Run(args.folder)
-    size = "" if run.about["size"] == "full" else f" --size {run.about['size']}"
-    commands = f"`python -m benchmarks.flexcache{size} --output OUT`"
-    if args.speed:
-        commands += ", `python -m benchmarks.flexcache_speed > SPEED.jsonl`"
-    commands += ", `python -m benchmarks.flexcache_page OUT [SPEED.jsonl] --output docs/results`"
-    text = page(run, _read(args.speed) if args.speed else [], commands=commands)
+    drawn = {name: found for path in args.pictures for name, found in np.load(path).items()}
+    run = Run(_read(args.lines), drawn)
+    text = page(run, _read(args.real), commands=_commands(run, real=bool(args.real)))
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:
         if run.speed:
             plot(run, num_steps, args.output / f"flexcache-{num_steps}.png")
         sheet(run, num_steps, args.output / f"flexcache-sheet-{num_steps}.png")
+
+
+def _commands(run: Run, *, real: bool) -> str:
+    size = "" if run.about["size"] == "full" else f" --size {run.about['size']}"
+    more = ", `python -m benchmarks.flexcache_speed --captured --output SPEED.jsonl`" if real else ""
+    last = "python -m benchmarks.flexcache_page OUT/*.jsonl --output docs/results"
+    return f"`python -m benchmarks.flexcache{size} --output OUT`{more}, `{last}{' --real SPEED.jsonl' if real else ''}`"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from epe.cache import CacheRules, Profile, resolve
 from epe.families import family
@@ -21,7 +22,32 @@ from epe.messages import (
 COUNTS = {50: (31, 25, 17, 13, 10), 20: (14, 10, 7, 5), 8: (4,)}
 INTERVALS = (2, 3, 4)
 CHANGES = (0.1, 0.2, 0.4, 0.6)
-# MagCache's two knobs, tried until it computes as few steps as asked for.
+# What stands in the contact sheet, by number of steps.
+SHOWN = {
+    8: ("none/8", "freecache/4", "meancache/4", "magcache/4", "even/4"),
+    50: (
+        "none/50",
+        "freecache/25",
+        "freecache/10",
+        "meancache/10",
+        "magcache/10",
+        "even/10",
+        "taylorseer/4",
+        "teacache/0.4",
+    ),
+    20: (
+        "none/20",
+        "freecache/10",
+        "freecache/5",
+        "meancache/5",
+        "magcache/5",
+        "even/5",
+        "taylorseer/4",
+        "teacache/0.4",
+    ),
+}
+# MagCache's knobs, tried until it computes as few steps as asked for: as its authors have them first.
+_RETENTIONS = (0.2, 0.1, 0.05)
 _THRESHOLDS = tuple(0.01 * 1.15**power for power in range(60))
 _SKIPS = (2, 3, 4, 6, 8)
 
@@ -36,6 +62,7 @@ class Plan:
     num_prompts: int
     num_seeds: int
     batch: int
+    num_probed: int
     side: int
     rounds: int
     oracle_scenes: int
@@ -48,6 +75,7 @@ FULL = Plan(
     num_prompts=100,
     num_seeds=2,
     batch=100,
+    num_probed=40,
     side=256,
     rounds=3,
     oracle_scenes=1000,
@@ -60,6 +88,7 @@ SMALL = Plan(
     num_prompts=8,
     num_seeds=1,
     batch=8,
+    num_probed=4,
     side=256,
     rounds=1,
     oracle_scenes=300,
@@ -71,6 +100,7 @@ QUICK = Plan(
     num_prompts=2,
     num_seeds=1,
     batch=2,
+    num_probed=1,
     side=128,
     rounds=1,
     oracle_scenes=60,
@@ -128,11 +158,13 @@ def evenly(count: int, num_steps: int) -> Reuse:
 
 
 def _mag_with(count: int, rules: CacheRules, num_steps: int) -> Reuse | None:
-    """MagCache at the least threshold at which it computes so many steps, with as few in a row as do for it."""
-    for skips in _SKIPS:
-        for threshold in _THRESHOLDS:
-            strategy = MagCache(threshold=threshold, max_skip_steps=skips, few_steps=True)
-            reuse = resolve(strategy, rules, num_steps=num_steps)
-            if reuse is not None and len(reuse.computed) == count:
-                return reuse
+    """MagCache at the least threshold at which it computes so many steps, with as many at the start as do for it, and
+    then with as few in a row that are not computed."""
+    for retention, skips, threshold in product(_RETENTIONS, _SKIPS, _THRESHOLDS):
+        strategy = MagCache(
+            threshold=threshold, max_skip_steps=skips, retention_ratio=retention, few_steps=True
+        )
+        reuse = resolve(strategy, rules, num_steps=num_steps)
+        if reuse is not None and len(reuse.computed) == count:
+            return reuse
     return None

@@ -1,8 +1,8 @@
 """How much faster FlexCache makes real models: random weights at the published sizes, one request of 50 steps alone on
 the device, each setting beside steps without FlexCache. What such a model draws means nothing; nothing is said of it.
 
-    python -m benchmarks.flexcache_speed                      # on CUDA, about four minutes
-    python -m benchmarks.flexcache_speed --tiny --device cpu  # the same program on small models
+    python -m benchmarks.flexcache_speed --captured --seconds 150 --output SPEED.jsonl  # on CUDA, about eight minutes
+    python -m benchmarks.flexcache_speed --tiny --device cpu --output SPEED.jsonl       # the same on small models
 
 One JSON object a line, as it goes. Where a plan would follow from a fitted profile its steps are evenly spaced: which
 ones are computed changes no time.
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from msgspec.structs import replace
@@ -40,6 +40,10 @@ FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
 FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
 
 
+# Family, whether passes are captured, strategy, value.
+Known = tuple[str, bool, str, float]
+
+
 def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
     """(strategy, its value, plan) of the reference's table, one of each strategy first."""
     every = [
@@ -56,7 +60,11 @@ def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
 def _freecache() -> Iterator[tuple[str, float, Reuse]]:
     for budget in FREE:
         computed = evenly(budget, NUM_STEPS).computed
-        yield "freecache", budget, Reuse(strategy=FreeCache(fresh_budget=budget), computed=computed, pull=0.5)
+        yield (
+            "freecache",
+            budget,
+            Reuse(strategy=FreeCache(fresh_budget=budget), computed=computed, pulls=(0.5,) * budget),
+        )
 
 
 def _meancache() -> Iterator[tuple[str, float, Reuse]]:
@@ -96,9 +104,9 @@ def _resolved(strategy: Strategy, rules: CacheRules) -> Reuse:
 
 
 def measure(
-    family: str, *, device: torch.device, tiny: bool, captured: bool, seconds: float
+    family: str, *, device: torch.device, tiny: bool, captured: bool, seconds: float, known: set[Known]
 ) -> Iterator[dict[str, Any]]:
-    """Stops to begin settings after so many seconds."""
+    """Stops to begin settings after so many seconds; what is `known` is not measured."""
     begin_s = time.perf_counter()
     factory = Factory(
         name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
@@ -111,20 +119,23 @@ def measure(
     _steps(adapter, begun, reuse=None, count=3)
     plain = _steps(adapter, begun, reuse=None, count=12)
     step_s = median(plain)
-    yield {"case": "plain", "family": family, "step_s": step_s, "made_s": round(made_s, 1)}
+    named = {"family": family, "captured": captured}
+    yield {"case": "plain", **named, "step_s": step_s, "made_s": round(made_s, 1)}
     for strategy, value, reuse in settings(family):
+        if (family, captured, strategy, value) in known:
+            continue
         if time.perf_counter() - begin_s > seconds:
-            yield {"case": "left out", "family": family, "strategy": strategy, "value": value}
+            yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
         yield {
             "case": "setting",
-            "family": family,
+            **named,
             "strategy": strategy,
             "value": value,
             "computed": len(reuse.computed),
             **_whole(adapter, begun, reuse),
         }
-    yield {"case": "again", "family": family, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
+    yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
 
 
 def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
@@ -190,28 +201,51 @@ def _request(family: str, *, tiny: bool) -> Request:
     )
 
 
+def _measured(path: Path) -> Iterator[Known]:
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if line["case"] == "setting":
+            yield line["family"], line["captured"], line["strategy"], line["value"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", default=list(FAMILIES_MEASURED))
+    parser.add_argument("--output", type=Path, required=True, help="gets a line of each setting")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--captured", action="store_true", help="forward passes are captured and replayed")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="of each family; settings after that are left out"
     )
+    parser.add_argument(
+        "--after", type=Path, nargs="*", default=[], help="what these runs have measured is left out"
+    )
     args = parser.parse_args()
+    known = {each for path in args.after for each in _measured(path)}
     device = torch.device(args.device)
     gpu = torch.cuda.get_device_name(0) if device.type == "cuda" else None
-    about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny, "captured": args.captured}
-    print(json.dumps({"case": "machine", **about}), flush=True)
-    for family in args.families:
-        for line in measure(
-            family, device=device, tiny=args.tiny, captured=args.captured, seconds=args.seconds
-        ):
-            print(json.dumps(line), flush=True)
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+    about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny}
+    with args.output.open("a", encoding="utf-8") as lines:
+        _tell({"case": "machine", **about}, lines)
+        for family in args.families:
+            for line in measure(
+                family,
+                device=device,
+                tiny=args.tiny,
+                captured=args.captured,
+                seconds=args.seconds,
+                known=known,
+            ):
+                _tell(line, lines)
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def _tell(line: dict[str, Any], lines: TextIO) -> None:
+    print(json.dumps(line), file=lines, flush=True)
+    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
-"""What only a GPU can show of captured passes: failures are survived, memory comes back, other threads may copy.
+"""What only a GPU can show of captured passes and copies: failures are survived, memory comes back, other threads may
+copy, and pixels leave beside the steps of others.
 
 python -m benchmarks.graph_checks
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+from epe.execution.copying import Copying, in_host_memory
 from epe.graphs import CudaGraphs, Graphs
+from epe.parallel.kernels import attention_kernels, problem_with_kernels
 from epe.telemetry.log import configure
 from epe.transport.exchange import Exchange, SoloExchange
 from tests.lanes import ThreadExchange, on_lane
@@ -23,7 +29,17 @@ SIDE = 2048
 def main() -> None:
     configure(json=True, level="warning")
     device = torch.device("cuda")
-    for check in (replays, survives_a_failure, gives_memory_back, lets_others_copy, exchanges_between_graphs):
+    checks = (
+        names_its_attention,
+        replays,
+        replays_after_a_gap,
+        survives_a_failure,
+        gives_memory_back,
+        lets_others_copy,
+        brings_pixels_out,
+        exchanges_between_graphs,
+    )
+    for check in checks:
         try:
             line: dict[str, Any] = {"check": check.__name__, **check(device)}
         except Exception as error:
@@ -35,6 +51,53 @@ def replays(device: torch.device) -> dict[str, Any]:
     graphs, work = _graphs(device), _work(device)
     equal = all(_equal(graphs, work, device, seed) for seed in range(6))
     return {"equal_bits": equal, "replayed": graphs.statistics.num_replayed}
+
+
+def names_its_attention(device: torch.device) -> dict[str, Any]:
+    config = {"num_attention_heads": 24, "attention_head_dim": 128}
+    kernels = attention_kernels(config, device=device, dtype=torch.bfloat16)
+    capability = torch.cuda.get_device_capability(device)
+    return {"kernels": kernels, "problem": problem_with_kernels(kernels, capability=capability)}
+
+
+def replays_after_a_gap(device: torch.device) -> dict[str, Any]:
+    """The first two passes run as they are; the shape is captured when they are over."""
+    graphs, work, equal = _graphs(device), _work(device), True
+    graphs.in_gaps = True
+    for seed in range(6):
+        equal &= _equal(graphs, work, device, seed)
+        if seed == 1:
+            graphs.capture_seen(goes_on=False)
+    counts = graphs.statistics
+    return {"equal_bits": equal, "eager": counts.num_eager, "replayed": counts.num_replayed}
+
+
+def brings_pixels_out(device: torch.device) -> dict[str, Any]:
+    """A picture of 4096 x 4096 while the stream of the steps has much to do: the copy must not wait for it."""
+    pixels = torch.randint(256, (1, 4096, 4096, 3), device=device, dtype=torch.uint8)
+    weight = torch.randn(4 * SIDE, 4 * SIDE, device=device, dtype=torch.bfloat16)
+
+    async def bring() -> dict[str, Any]:
+        copying = Copying(device)
+        await copying.run(partial(in_host_memory, pixels))
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        for _ in range(100):
+            weight @ weight
+        queued_s = time.perf_counter()
+        brought = await copying.run(partial(in_host_memory, pixels))
+        brought_s = time.perf_counter()
+        torch.cuda.synchronize()
+        steps_s = time.perf_counter() - begin_s
+        copying.close()
+        return {
+            "copy_ms": round(1e3 * (brought_s - queued_s), 2),
+            "steps_ms": round(1e3 * steps_s, 2),
+            "left_of_the_steps_ms": round(1e3 * (steps_s - (brought_s - begin_s)), 2),
+            "equal_bits": bool(torch.equal(torch.from_numpy(brought), pixels.cpu())),
+        }
+
+    return asyncio.run(bring())
 
 
 def survives_a_failure(device: torch.device) -> dict[str, Any]:

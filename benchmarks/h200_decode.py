@@ -1,7 +1,10 @@
-"""What a whole decode costs: diffusers' AutoencoderKL as it is, and as `numerics: fast` has it; in turn, in one run.
+"""What a whole decode costs on one rank: diffusers' as it is, ours in bands, captured where a service captures, and
+ours with `numerics: fast`; in turn, in one run.
 
-python -m benchmarks.h200_decode                        # on CUDA
-python -m benchmarks.h200_decode --tiny --device cpu    # a small VAE
+    python -m benchmarks.h200_decode                        # on CUDA
+    python -m benchmarks.h200_decode --tiny --device cpu    # small decoders and pictures
+
+One JSON object a line, as it goes. Weights are random.
 """
 
 from __future__ import annotations
@@ -9,68 +12,147 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL
 
 from benchmarks.real_sizes import MODELS
-from epe.models.decoding import compile_decoder, decoded
+from epe.graphs import CudaGraphs, Graphs
+from epe.models.decoding import decoded
+from epe.telemetry.log import configure
+from epe.transport.exchange import SoloExchange
+from epe.vae import compiled_writers
 
-SIDES = (512, 1024, 2048)
-ROUNDS, DECODES = 5, 3
+ROUNDS, WARM_DECODES = 3, 3
+GRAPH_BYTES = 32 * 2**30
+PIXELS_OF_LATENT = 8
+Way = Callable[[], torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A decoder, by a family that has it, and latents: rows, columns and frames. Those of videos are not captured."""
+
+    family: str
+    rows: int
+    columns: int
+    num_frames: int = 1
+
+    @property
+    def pixels(self) -> str:
+        size = f"{PIXELS_OF_LATENT * self.rows}x{PIXELS_OF_LATENT * self.columns}"
+        return size if self.num_frames == 1 else f"{size}x{1 + 4 * (self.num_frames - 1)}"
+
+
+CASES = (
+    Case("flux1", 128, 128),
+    Case("wan", 60, 104, num_frames=21),
+    Case("flux1", 64, 64),
+    Case("flux1", 256, 256),
+    Case("flux2-klein", 128, 128),
+    Case("qwen-image", 128, 128),
+    Case("wan", 60, 104, num_frames=5),
+)
+TINY = (Case("flux1", 16, 16), Case("wan", 16, 8, num_frames=2))
 
 
 def main() -> None:
     arguments = _arguments()
-    device = torch.device(arguments.device)
-    is_gpu = device.type == "cuda"
-    model = MODELS["flux1"]
-    torch.manual_seed(0)
-    plain = AutoencoderKL(**{**model.vae_config, **(model.tiny_vae if arguments.tiny else {})})
-    plain = plain.to(device, torch.bfloat16 if is_gpu else torch.float32).eval().requires_grad_(False)
-    fast = copy.deepcopy(plain)
-    compile_decoder(fast, backend="inductor" if is_gpu else "eager")
-    for side in SIDES:
-        print(json.dumps(_line(plain, fast, side // (8 if arguments.tiny else 1))), flush=True)
+    configure(json=True, level="warning")
+    deadline_s = time.perf_counter() + arguments.budget_s
+    for case in TINY if arguments.tiny else CASES:
+        if time.perf_counter() < deadline_s:
+            print(json.dumps(_line(case, torch.device(arguments.device), tiny=arguments.tiny)), flush=True)
 
 
 @torch.inference_mode()
-def _line(plain: Any, fast: Any, side: int) -> dict[str, Any]:
-    latents = torch.randn(1, 16, side // 8, side // 8, device=plain.device, dtype=plain.dtype)
-    begin_s = time.perf_counter()
-    difference = (decoded(fast, latents, None) - decoded(plain, latents, None)).abs().max().item()
-    warm_s = time.perf_counter() - begin_s
-    rounds = [(_decode_s(plain, latents), _decode_s(fast, latents)) for _ in range(ROUNDS)]
-    ratios = [theirs / ours for theirs, ours in rounds]
+def _line(case: Case, device: torch.device, *, tiny: bool) -> dict[str, Any]:
+    vae = _vae(case, device, tiny=tiny)
+    ways = _ways(case, vae, _latents(case, vae), device)
+    line: dict[str, Any] = {"decode": type(vae).__name__, "pixels": case.pixels, "dtype": str(vae.dtype)}
+    pictures, warm_s = {}, {}
+    for name, way in ways.items():
+        begin_s = time.perf_counter()
+        for _ in range(WARM_DECODES):
+            pictures[name] = _given(way()).float().cpu()
+        warm_s[name] = round(time.perf_counter() - begin_s, 2)
+    rounds = [{name: _seconds(way, device) for name, way in ways.items()} for _ in range(ROUNDS)]
+    ratios = {name: [each["diffusers"] / each[name] for each in rounds] for name in ways}
     return {
-        "decode": "AutoencoderKL",
-        "side": side,
-        "diffusers_ms": round(1e3 * median(theirs for theirs, _ in rounds), 2),
-        "fast_ms": round(1e3 * median(ours for _, ours in rounds), 2),
-        "ratio": [round(each, 3) for each in (median(ratios), min(ratios), max(ratios))],
-        "largest_difference": difference,
-        "warm_up_s": round(warm_s, 1),
+        **line,
+        "ms": {name: round(1e3 * median(each[name] for each in rounds), 2) for name in ways},
+        "ratio": {name: [round(of(each), 3) for of in (median, min, max)] for name, each in ratios.items()},
+        "psnr_db": {name: _psnr_db(each, pictures["diffusers"]) for name, each in pictures.items()},
+        "warm_up_s": warm_s,
     }
 
 
-def _decode_s(vae: Any, latents: torch.Tensor) -> float:
-    """Seconds of a decode, of some that follow each other."""
-    times = []
-    for count in range(1 + DECODES):
-        if count in (0, 1):
-            times.append(_now_s(latents.device))
-        decoded(vae, latents, None)
-    times.append(_now_s(latents.device))
-    return (times[2] - times[1]) / DECODES
+def _ways(case: Case, vae: Any, latents: torch.Tensor, device: torch.device) -> dict[str, Way]:
+    """Ours turn their weights over, so each has its own."""
+    is_gpu = device.type == "cuda"
+    exact, fast = copy.deepcopy(vae), copy.deepcopy(vae)
+    writers = compiled_writers("inductor" if is_gpu else "eager")
+    return {
+        "diffusers": lambda: vae.decode(latents, return_dict=False)[0],
+        "exact": partial(decoded, exact, latents, SoloExchange(), graphs=_graphs(case, device)),
+        "fast": partial(decoded, fast, latents, None, graphs=_graphs(case, device), writers=writers),
+    }
 
 
-def _now_s(device: torch.device) -> float:
+def _graphs(case: Case, device: torch.device) -> Graphs | None:
+    """None on a CPU, whose graphs do not see what compiled code does."""
+    if case.num_frames > 1 or device.type == "cpu":
+        return None
+    return Graphs(CudaGraphs(device), budget_bytes=GRAPH_BYTES)
+
+
+def _vae(case: Case, device: torch.device, *, tiny: bool) -> Any:
+    model = MODELS[case.family]
+    torch.manual_seed(0)
+    vae = model.vae(**{**model.vae_config, **(model.tiny_vae if tiny else {})})
+    dtype = torch.float32 if device.type == "cpu" else model.vae_dtype or torch.bfloat16
+    return torch.nn.Module.to(vae, device, dtype).eval().requires_grad_(False)
+
+
+def _latents(case: Case, vae: Any) -> torch.Tensor:
+    causal = hasattr(vae.config, "z_dim")
+    channels = vae.config.z_dim if causal else vae.config.latent_channels
+    frames = (case.num_frames,) if causal else ()
+    drawn = torch.randn(
+        1, channels, *frames, case.rows, case.columns, generator=torch.Generator().manual_seed(1)
+    )
+    return drawn.to(vae.device, vae.dtype)
+
+
+def _seconds(way: Way, device: torch.device) -> float:
+    _wait_for(device)
+    begin_s = time.perf_counter()
+    way()
+    _wait_for(device)
+    return time.perf_counter() - begin_s
+
+
+def _psnr_db(picture: torch.Tensor, expected: torch.Tensor) -> float | None:
+    """With the range of the expected values as the peak; None for equal bits."""
+    noise = (picture.double() - expected.double()).square().mean().item()
+    peak = (expected.max() - expected.min()).item()
+    return round(10 * math.log10(peak**2 / noise), 1) if noise else None
+
+
+def _given(picture: torch.Tensor | None) -> torch.Tensor:
+    assert picture is not None
+    return picture
+
+
+def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _arguments() -> argparse.Namespace:
@@ -78,7 +160,8 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tiny", action="store_true", help="a small VAE in place of the real one")
+    parser.add_argument("--tiny", action="store_true", help="small decoders in place of the real ones")
+    parser.add_argument("--budget-s", type=float, default=1e6, help="begin no case after so many seconds")
     return parser.parse_args()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import platform
 import time
 from collections.abc import Iterator
@@ -24,7 +25,9 @@ from typing import Any
 import torch
 
 from benchmarks.real_sizes import MODELS
+from benchmarks.roofline import least_ms
 from benchmarks.step_entrants import ENTRANTS, Bench, Entrant, StepCase, make_entrant
+from epe.parallel import activations
 from epe.telemetry.log import configure
 
 ROUNDS = 3
@@ -56,7 +59,8 @@ class Drawing:
 def main() -> None:
     arguments = _arguments()
     configure(json=True, level="warning")
-    deadline_s = time.perf_counter() + arguments.limit_s
+    activations.IN_PRODUCT = bool(arguments.gelu_in_product)
+    deadline_s = time.perf_counter() + arguments.budget_s
     _say(_setting(arguments))
     for name in arguments.only:
         entrants = Entrants(
@@ -100,9 +104,6 @@ def _measured(entrants: Entrants, case: StepCase) -> dict[str, Any]:
     for name in entrants.names:
         begin_s = time.perf_counter()
         try:
-            if name == "diffusers_compiled":
-                # Compiled for this size, as for whoever draws one size: kernels for all sizes are slower.
-                torch.compiler.reset()
             memory[name] = _peak(entrants, name, case)
             warm_s[name] = round(time.perf_counter() - begin_s, 2)
         except Exception as error:
@@ -116,6 +117,8 @@ def _measured(entrants: Entrants, case: StepCase) -> dict[str, Any]:
         "against_diffusers": dict(_ratios(drawings)),
         "equal_bits": {name: _same(drawings, name) for name in drawings},
         "largest_difference": {name: _difference(drawings, name) for name in drawings},
+        "psnr_db": {name: _psnr_db(drawings, name) for name in drawings},
+        "least_ms": round(_least_ms(entrants, case), 3),
         "warm_up_s": warm_s,
         "graphs": {name: facts for name in drawings if (facts := entrants[name].facts())},
         "peak_gib": memory,
@@ -175,6 +178,20 @@ def _difference(drawings: dict[str, list[Drawing]], name: str) -> list[float]:
     return [round((ours - expected).abs().max().item(), 6), round(expected.abs().max().item(), 3)]
 
 
+def _psnr_db(drawings: dict[str, list[Drawing]], name: str) -> float | None:
+    """Of the latents to those that are expected, whose range is the peak; None for equal ones."""
+    ours, expected = drawings[name][-1].latents.double(), _expected(drawings, name).double()
+    noise = (ours - expected).square().mean().item()
+    return round(10 * math.log10((expected.max() - expected.min()).item() ** 2 / noise), 1) if noise else None
+
+
+def _least_ms(entrants: Entrants, case: StepCase) -> float:
+    """Of a step, by the arithmetic of diffusers' own pipeline as it is."""
+    bench, entrant = entrants.bench, entrants["diffusers"]
+    request = bench.request(case, 1)
+    return least_ms(lambda: entrant.draw(request, lambda step: None), read_bytes=bench.read_bytes(case))
+
+
 def _empty(device: str) -> None:
     gc.collect()
     if device != "cpu":
@@ -190,6 +207,7 @@ def _setting(arguments: argparse.Namespace) -> dict[str, Any]:
         "diffusers": version("diffusers"),
         "tiny": arguments.tiny,
         "rounds": ROUNDS,
+        "gelu_in_product": activations.IN_PRODUCT,
     }
 
 
@@ -215,7 +233,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--entrants", type=lambda text: _names(entrants, text), default=list(entrants))
     sizes = tuple(dict.fromkeys(case.size for case in CASES))
     parser.add_argument("--sizes", type=lambda text: _names(sizes, text), default=list(sizes))
-    parser.add_argument("--limit-s", type=float, default=1e6, help="begin no case after so many seconds")
+    parser.add_argument(
+        "--gelu-in-product",
+        type=int,
+        choices=(0, 1),
+        default=int(activations.IN_PRODUCT),
+        help="whether compiled blocks leave GELU to the library of products (default: as ranks do)",
+    )
+    parser.add_argument("--budget-s", type=float, default=1e6, help="begin no case after so many seconds")
     return parser.parse_args()
 
 

@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.random_checkpoint import FAMILIES, write_checkpoint
-from benchmarks.random_pipeline import Factory
+from benchmarks.random_checkpoint import FAMILIES, factory_of, write_checkpoint
 from benchmarks.stream_entrants import Entrant, loop_of, service_of
 from benchmarks.stream_load import Answer, Arrival, Draft, picture, play, play_at_once, poisson, prompt_of
 from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_SOAK_SIDES, Plan
@@ -40,9 +39,9 @@ from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_S
 Line = dict[str, Any]
 
 SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 4, 25
-# Of each side both have drawn prompts of so many words before anything is timed.
-WARM_WORDS = (5, 25, 45, 60)
-ALONE_ROUNDS = 3
+# Of each side both have drawn prompts of so many words before anything is timed. FLUX.1 pads all of them alike.
+WARM_WORDS = {"flux1": (25,), "zimage": (5, 25, 45, 60)}
+ALONE_ROUNDS = 2
 # Bytes of a checkpoint of real size, at most.
 CHECKPOINT_BYTES = 30 * 2**30
 
@@ -64,27 +63,28 @@ def main() -> None:
             num_rounds=arguments.rounds,
             num_soaked=arguments.soak if family in arguments.soak_families else 0,
             numerics=arguments.numerics,
-            end_s=end_s,
+            checkpoint=arguments.checkpoint,
+            gate=arguments.gate,
+            budget_s=arguments.budget_s,
         )
         try:
             with _room() as folder:
-                perform(plan, folder)
+                perform(plan, folder, end_s=end_s)
         except Exception as error:
             say({"case": "failed", "family": family, "error": f"{type(error).__name__}: {error}"[-3000:]})
 
 
-def perform(plan: Plan, folder: Path) -> None:
-    """Everything for one family; each case says its line as it ends."""
+def perform(plan: Plan, folder: Path, *, end_s: float) -> None:
+    """Everything for one family, but for what would begin after `end_s`; each case says its line as it ends."""
     begin_s = time.perf_counter()
-    device = torch.device(plan.device)
-    dtype = torch.float32 if plan.device == "cpu" else torch.bfloat16
-    factory = Factory(name=plan.family, device=device, dtype=dtype, tiny=plan.tiny)
-    num_bytes = write_checkpoint(factory, folder / "checkpoint")
-    _forget(device)
+    checkpoint = plan.checkpoint or folder / "checkpoint"
+    if plan.checkpoint is None:
+        write_checkpoint(factory_of(plan.family, plan.device, tiny=plan.tiny), checkpoint)
+        _forget(plan.device)
     written_s = time.perf_counter()
     with ExitStack() as stack:
-        service = stack.enter_context(service_of(plan, folder))
-        loop = stack.enter_context(loop_of(plan, folder)) if plan.loads else None
+        service = stack.enter_context(service_of(plan, checkpoint, folder))
+        loop = stack.enter_context(loop_of(plan, checkpoint, folder)) if plan.loads else None
         for entrant in (service, loop):
             if entrant is not None:
                 entrant.wait()
@@ -92,31 +92,34 @@ def perform(plan: Plan, folder: Path) -> None:
             {
                 "case": "started",
                 "family": plan.family,
-                "transformer_bytes": num_bytes,
+                "transformer_bytes": sum(file.stat().st_size for file in checkpoint.glob("transformer/*")),
                 "write_s": round(written_s - begin_s, 1),
                 "start_s": round(time.perf_counter() - written_s, 1),
-                "took_s": round(time.perf_counter() - begin_s, 1),
             }
         )
-        asyncio.run(_measure(plan, service, loop))
+        say(asyncio.run(_warmed(plan, [service] if loop is None else [service, loop])))
+        if plan.gate is not None:
+            plan.wait_for_gate()
+            end_s = time.monotonic() + plan.budget_s
+        asyncio.run(_measure(plan, service, loop, end_s=end_s))
+        say({"case": "graphs", "family": plan.family, "said": service.said("graph.", "attention.")})
 
 
-async def _measure(plan: Plan, service: Entrant, loop: Entrant | None) -> None:
-    say(await _warmed(plan, [service] if loop is None else [service, loop]))
+async def _measure(plan: Plan, service: Entrant, loop: Entrant | None, *, end_s: float) -> None:
     say(await _repeated(plan, service))
     if loop is not None:
-        await _streams(plan, service, loop)
+        await _streams(plan, service, loop, end_s=end_s)
     if plan.num_soaked:
-        await _soak(plan, service)
+        await _soak(plan, service, end_s=end_s)
 
 
-async def _streams(plan: Plan, service: Entrant, loop: Entrant) -> None:
+async def _streams(plan: Plan, service: Entrant, loop: Entrant, *, end_s: float) -> None:
     alone = await _alone(plan, service, loop)
     say(alone)
     capacity = 1 / mean(median(seconds) for seconds in alone["loop_s"].values())
-    for load in plan.loads:
-        for number in range(plan.num_rounds):
-            if plan.is_over:
+    for number in range(plan.num_rounds):
+        for load in plan.loads:
+            if time.monotonic() > end_s:
                 say({"case": "left_out", "family": plan.family, "load": load, "round": number})
                 continue
             say(await _round(plan, service, loop, load=load, rate=load * capacity, number=number))
@@ -125,8 +128,9 @@ async def _streams(plan: Plan, service: Entrant, loop: Entrant) -> None:
 async def _warmed(plan: Plan, entrants: list[Entrant]) -> Line:
     """Kernels are chosen and graphs captured: every side with prompts of a few lengths, on each."""
     source, took_s = Random(1), {}
+    lengths = WARM_WORDS[plan.family]
     arrivals = [
-        Arrival(0, side, prompt_of(source, num_words=count), 1) for side in plan.sides for count in WARM_WORDS
+        Arrival(0, side, prompt_of(source, num_words=length), 1) for side in plan.sides for length in lengths
     ]
     for entrant in entrants:
         begin_s = time.perf_counter()
@@ -190,13 +194,13 @@ def _stream(answers: list[Answer]) -> Line:
     return {"throughput": round(len(answers) / took_s, 4), "latency_s": latencies}
 
 
-async def _soak(plan: Plan, service: Entrant) -> None:
+async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
     """Short requests of many sizes and prompts; after each chunk of them the memory of the service."""
     source = Random(7)
     draft = Draft(num_steps=SOAK_STEPS, guidance_scale=plan.draft.guidance_scale)
     done, begin_s = 0, time.perf_counter()
     samples = [{"num_done": 0, **await service.memory()}]
-    while done < plan.num_soaked and not plan.is_over:
+    while done < plan.num_soaked and time.monotonic() < end_s:
         chunk = [
             Arrival(0, source.choice(plan.soak_sides), prompt_of(source), source.randrange(2**31))
             for _ in range(min(SOAK_CHUNK, plan.num_soaked - done))
@@ -226,9 +230,9 @@ def _room() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _forget(device: torch.device) -> None:
-    """Of the weights that were made here."""
-    if device.type == "cuda":
+def _forget(device: str) -> None:
+    """The weights that were made here."""
+    if device != "cpu":
         torch.cuda.empty_cache()
 
 
@@ -267,7 +271,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--soak", type=int, default=0, help="so many short requests after the stream")
     parser.add_argument("--soak-families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--numerics", choices=("exact", "fast"), default="exact")
-    parser.add_argument("--budget-s", type=float, default=1e6, help="begin no round after so many seconds")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="one of `benchmarks.random_checkpoint`, for one family"
+    )
+    parser.add_argument("--gate", type=Path, help="time nothing before this file is there")
+    parser.add_argument(
+        "--budget-s",
+        type=float,
+        default=1e6,
+        help="begin no round later, counted from the start or from the gate",
+    )
     return parser.parse_args()
 
 

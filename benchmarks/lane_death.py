@@ -40,6 +40,7 @@ def death(context: RankContext, setting: Setting) -> Line | None:
     died_s = _death_of(pid)
     thread.join(ALONE_S)
     line: Line = {
+        "left_alone_s": ALONE_S,
         "by_itself_s": None if thread.is_alive() else round(thread.end_s - died_s, 3),
         "said": thread.said,
     }

@@ -28,15 +28,15 @@ Line = dict[str, Any]
 CASE_LIMIT_S = 100.0
 # Fewer seconds than this are not worth a case.
 LEAST_S = 8.0
-SECTIONS = ("groups", "exchanges", "moves", "steps", "decodes", "death")
+SECTIONS = ("groups", "exchanges", "moves", "decodes", "steps", "death")
 STEPS = (
     StepCase("zimage", 1024, 1024),
     StepCase("zimage", 512, 512),
     StepCase("zimage", 2048, 2048, timed_steps=2),
     StepCase("flux1", 1024, 1024, text_rows=512),
     StepCase("flux1", 512, 512, text_rows=512),
-    StepCase("wan", 480, 832, num_frames=17, text_rows=512),
-    StepCase("qwen-image", 1024, 1024),
+    StepCase("wan", 480, 832, num_frames=17, text_rows=512, timed_steps=2),
+    StepCase("qwen-image", 1024, 1024, timed_steps=2),
 )
 
 
@@ -68,8 +68,8 @@ def _moves(families: list[str], setting: Setting) -> Iterator[Callable[[float], 
 
 
 def _steps(families: list[str], setting: Setting) -> Iterator[Callable[[float], Run]]:
-    for case in STEPS:
-        if case.family in families:
+    for family in families:
+        for case in (each for each in STEPS if each.family == family):
             line = {"section": "steps", "family": case.family, "size": case.size, "text_rows": case.text_rows}
             yield lambda end_s, case=case, line=line: Run("lane_steps:steps", (setting, case, end_s), line)
 
@@ -84,8 +84,8 @@ _SECTIONS: dict[str, Callable[[list[str], Setting], Iterator[Callable[[float], R
     "groups": lambda families, setting: iter([_of("lane_traffic:groups", setting)]),
     "exchanges": lambda families, setting: iter([_of("lane_traffic:exchanges", setting)]),
     "moves": _moves,
-    "steps": _steps,
     "decodes": _decodes,
+    "steps": _steps,
     "death": lambda families, setting: iter([_of("lane_death:death", setting, dying=(1,))]),
 }
 

@@ -2,10 +2,13 @@
 
 The transformer and the VAE have the published sizes. Text encoders are small: one or two layers of the width that the
 transformer reads.
+
+    python -m benchmarks.random_checkpoint flux1 FOLDER
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -128,3 +131,27 @@ def _write_weights(path: Path, weights: Weights) -> int:
 
         list(writers.map(write, weights))
     return end
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true", help="a small model in place of the real one")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True)
+    factory = factory_of(arguments.family, arguments.device, tiny=arguments.tiny)
+    print(write_checkpoint(factory, arguments.folder))
+
+
+def factory_of(family: str, device: str, *, tiny: bool) -> Factory:
+    """In the type that a service takes on the device."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    return Factory(name=family, device=torch.device(device), dtype=dtype, tiny=tiny)
+
+
+if __name__ == "__main__":
+    main()

@@ -81,6 +81,12 @@ class Bench:
             output_format=OutputFormat.RAW,
         )
 
+    def read_bytes(self, case: StepCase) -> int:
+        """Of the weights, which each guidance branch of a step reads."""
+        request = self.request(case, 1)
+        conditions = FAMILIES[case.family].num_conditions(request.guidance_scale)
+        return conditions * sum(weight.nbytes for weight in self._weights.values())
+
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -105,7 +111,10 @@ class Diffusers:
     def __init__(self, bench: Bench, *, compiled: bool = False) -> None:
         self._pipeline = bench.pipeline()
         if compiled:
-            self._pipeline.transformer.compile_repeated_blocks(fullgraph=True, backend=bench.backend)
+            # Anew for each size, as for whoever draws one alone: kernels for all sizes are slower.
+            self._pipeline.transformer.compile_repeated_blocks(
+                fullgraph=True, dynamic=False, backend=bench.backend
+            )
 
     def draw(self, request: Request, watch: Watcher) -> torch.Tensor:
         _set_products(whole=False)

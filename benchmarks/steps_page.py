@@ -19,14 +19,25 @@ TITLES = {
     "ours_captured": "captured",
     "ours_compiled": "compiled and captured",
 }
+BEST = "ours_compiled"
 COMMAND = "python -m benchmarks.h200_steps > RUN.jsonl; python -m benchmarks.steps_page RUN.jsonl"
+
+DECODING = (
+    "`python -m benchmarks.h200_decode >> RUN.jsonl`: whole decodes, in turn; ratios as above. As it is: in bands, "
+    "as a service decodes whose stage file asks for it, pictures captured.",
+)
+
+ROWS = (
+    "`python -m benchmarks.compiled_rows >> RUN.jsonl`: two steps of compiled blocks on lanes of 2 and 4 ranks, which "
+    "were threads on one GPU, each with blocks of its own; `=` are the bits of one rank, else the largest difference.",
+)
 
 NOT_RUN = (
     "## Not run",
     "",
-    "Empty cells. Captured passes on lanes of several GPUs, in pieces between NCCL's exchanges: on one GPU two ranks, "
-    "which were threads, replayed them with equal bits (`python -m benchmarks.graph_checks`). A stream of requests of "
-    "mixed sizes through the whole service, and many short ones one after the other for the sake of memory.",
+    "Empty cells. Compiled steps on lanes of several GPUs; captured ones ran on two ([lanes](multi-gpu.md)). Lanes of "
+    "more than two GPUs. On one GPU two ranks, which were threads, replayed captured passes in pieces between their "
+    "exchanges with equal bits (`python -m benchmarks.graph_checks`).",
 )
 
 
@@ -49,7 +60,9 @@ def page(lines: Iterable[Line]) -> str:
             f"{setting['diffusers']}; real sizes with random weights in bfloat16. All that stands in a row was "
             "measured in one run, in turn; a ratio is diffusers' time over that of the column, the median of "
             f"{setting['rounds']} rounds with the least and the most. Steps of a drawing follow each other without "
-            "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one.",
+            "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one. Roofline: "
+            "products at 790 TFLOP/s and attention at 600, or all weights read once a branch at 4.3 TB/s, if that "
+            "takes longer.",
             "",
             *_speeds(cases),
             "",
@@ -61,6 +74,8 @@ def page(lines: Iterable[Line]) -> str:
             "of the family so far.",
             "",
             *_bits(cases),
+            *_decodes([line for line in everything if "decode" in line]),
+            *_rows([line for line in everything if "compiled_rows" in line]),
             "",
             *NOT_RUN,
         ]
@@ -68,20 +83,62 @@ def page(lines: Iterable[Line]) -> str:
 
 
 def _speeds(cases: list[Line]) -> Iterator[str]:
-    yield "| family, size, text rows | diffusers, ms a step | " + " | ".join(TITLES.values()) + " |"
-    yield "|---|--:|" + "--:|" * len(TITLES)
+    titles = " | ".join(TITLES.values())
+    yield f"| family, size, text rows | diffusers, ms a step | {titles} | the last one's ms | roofline, ms | of it |"
+    yield "|---|--:|" + "--:|" * (len(TITLES) + 3)
     for case in cases:
-        cells = (_ratio(case["against_diffusers"].get(name)) for name in TITLES)
+        cells = [_ratio(case["against_diffusers"].get(name)) for name in TITLES]
+        cells += _roofline(case)
         yield f"| {_name(case)} | {_middle(case['step_ms']['diffusers']):.1f} | " + " | ".join(cells) + " |"
 
 
+def _roofline(case: Line) -> list[str]:
+    if BEST not in case["step_ms"] or "least_ms" not in case:
+        return ["", "", ""]
+    step_ms, least_ms = _middle(case["step_ms"][BEST]), case["least_ms"]
+    return [f"{step_ms:.1f}", f"{least_ms:.1f}", f"{100 * least_ms / step_ms:.0f} %"]
+
+
 def _bits(cases: list[Line]) -> Iterator[str]:
-    yield "| family, size, text rows | " + " | ".join(TITLES.values()) + " | graphs, MiB |"
-    yield "|---|" + "---|" * len(TITLES) + "--:|"
+    titles = " | ".join(TITLES.values())
+    memory = "captured graphs, MiB | compiled ones | peak of diffusers, GiB | of the last"
+    yield f"| family, size, text rows | {titles} | {memory} |"
+    yield "|---|" + "---|" * len(TITLES) + "--:|" * 4
     for case in cases:
-        cells = (_difference(case, name) for name in TITLES)
-        memory = max((facts["mib"] for facts in case["graphs"].values()), default="")
-        yield f"| {_name(case)} | " + " | ".join(cells) + f" | {memory} |"
+        cells = [_difference(case, name) for name in TITLES]
+        cells += [str(case["graphs"].get(name, {}).get("mib", "")) for name in ("ours_captured", BEST)]
+        cells += [str(case["peak_gib"].get(name, "")) for name in ("diffusers", BEST)]
+        yield f"| {_name(case)} | " + " | ".join(cells) + " |"
+
+
+def _decodes(lines: list[Line]) -> Iterator[str]:
+    """Of `benchmarks.h200_decode`."""
+    if not lines:
+        return
+    yield from ("", "## Decoding", "", *DECODING, "")
+    yield "| decoder | pixels | type | diffusers, ms | fast, ms | as it is | fast | fast to diffusers, dB |"
+    yield "|---|---|---|--:|--:|--:|--:|--:|"
+    for line in lines:
+        cells = [line["decode"], line["pixels"], line["dtype"].removeprefix("torch.")]
+        cells += [f"{line['ms'][name]:.1f}" for name in ("diffusers", "fast")]
+        cells += [_ratio(line["ratio"][name]) for name in ("exact", "fast")]
+        yield f"| {' | '.join(cells)} | {line['psnr_db']['fast'] or '='} |"
+
+
+def _rows(lines: list[Line]) -> Iterator[str]:
+    """Of `benchmarks.compiled_rows`."""
+    if not lines:
+        return
+    yield from ("", "## Compiled blocks on lanes", "", *ROWS, "")
+    yield "| family, size, text rows | width 2 | width 4 |"
+    yield "|---|---|---|"
+    for line in lines:
+        cells = ("=" if line.get(each) == 0 else line.get(each, "") for each in ("width_2", "width_4"))
+        yield (
+            f"| {line['compiled_rows']} {line['size']}, {line['text_rows']} | "
+            + " | ".join(map(str, cells))
+            + " |"
+        )
 
 
 def _name(case: Line) -> str:
@@ -101,7 +158,8 @@ def _difference(case: Line, name: str) -> str:
     if case["equal_bits"][name]:
         return "="
     difference, largest = case["largest_difference"][name]
-    return f"{difference:.3g} of {largest:.3g}"
+    psnr_db = case.get("psnr_db", {}).get(name)
+    return f"{difference:.3g} of {largest:.3g}" + (f", {psnr_db:.0f} dB" if psnr_db else "")
 
 
 def _middle(values: list[float]) -> float:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -19,6 +20,7 @@ from benchmarks.stream_plan import Plan
 HERE = Path(__file__).resolve().parents[1]
 START_WITHIN_S = 300.0
 END_WITHIN_S = 60.0
+LAST_LINES = 40
 SERIES = re.compile(r"^(epe_(?:rank_memory_bytes|graph\w*)\{[^}]*\}) (\S+)$", re.MULTILINE)
 
 
@@ -48,6 +50,11 @@ class Entrant:
             time.sleep(0.2)
         raise RuntimeError(f"{self.name} did not start:\n{self._log_path.read_text()[-2500:]}")
 
+    def said(self, *begins: str) -> list[dict[str, Any]]:
+        """The last lines of its log whose events begin so."""
+        lines = (json.loads(text) for text in self._log_path.read_text().splitlines() if text.startswith("{"))
+        return [line for line in lines if str(line.get("event", "")).startswith(begins)][-LAST_LINES:]
+
     async def memory(self) -> dict[str, float]:
         """Of the service: what its ranks say of their memory and graphs, and MiB of all its processes on the host."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as answer:
@@ -64,7 +71,7 @@ class Entrant:
 
 
 @contextmanager
-def service_of(plan: Plan, folder: Path) -> Iterator[Entrant]:
+def service_of(plan: Plan, checkpoint: Path, folder: Path) -> Iterator[Entrant]:
     """`epe serve` as it is shipped, on one rank; of the stage file only the sizes to warm up are set."""
     numerics = "" if plan.numerics == "exact" else f"numerics: {plan.numerics}\n"
     stage = folder / "stage.yaml"
@@ -76,7 +83,7 @@ device: {plan.device}
 {numerics}parallelism:
   scheduler: {{warmup_resolutions: {list(plan.sides)}, cost_file: none}}
 factory_args:
-  model_path: {folder / "checkpoint"}
+  model_path: {checkpoint}
   num_steps: {plan.draft.num_steps}
   guidance_scale: {plan.draft.guidance_scale}
 """
@@ -86,8 +93,8 @@ factory_args:
 
 
 @contextmanager
-def loop_of(plan: Plan, folder: Path) -> Iterator[Entrant]:
-    command = ("-m", "benchmarks.diffusers_front", str(folder / "checkpoint"), "--device", plan.device)
+def loop_of(plan: Plan, checkpoint: Path, folder: Path) -> Iterator[Entrant]:
+    command = ("-m", "benchmarks.diffusers_front", str(checkpoint), "--device", plan.device)
     yield from _running("loop", command, folder)
 
 

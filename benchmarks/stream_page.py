@@ -30,8 +30,8 @@ to 60 words.
 The service is `epe serve` as it is shipped, on one rank; of its stage file only the sizes to warm up are set. The loop
 is diffusers' own pipeline in a process behind the same HTTP, first come, first served, that makes the same files in
 threads. Both have the same arrivals on the same GPU, one after the other; who comes first changes from round to round.
-Before, both had drawn each size with prompts of four lengths. A load is a share of what the loop draws in a second when
-requests follow each other. Ratios are the medians of the rounds, with the least and the most.
+Before, both had drawn each size, Z-Image with prompts of four lengths. A load is a share of what the loop draws in a
+second when requests follow each other. Ratios are the medians of the rounds, with the least and the most.
 
 ## Throughput
 
@@ -53,7 +53,7 @@ Seconds from sending a request to having its file, over all rounds.
 
 ## One request alone
 
-Seconds, the median of three; the largest and the mean difference of a pixel's values of the last picture, of 255.
+Seconds, the median of two; the largest and the mean difference of a pixel's values of the last picture, of 255.
 
 | family | side | loop | service | ratio | largest | mean |
 |---|--:|--:|--:|--:|--:|--:|

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.stream_load import Draft
 
 # As the distilled checkpoints of the families are drawn: FLUX.1 schnell, Z-Image Turbo.
 DRAFTS = {"flux1": Draft(num_steps=4, guidance_scale=3.5), "zimage": Draft(num_steps=8, guidance_scale=0.0)}
 SIDES = (256, 512, 1024)
-SOAK_SIDES = (256, 320, 384, 448, 512, 640, 768, 1024)
-TINY_SIDES, TINY_SOAK_SIDES = (64, 128, 256), (64, 80, 96, 112, 128, 160, 192, 256)
+SOAK_SIDES = (256, 320, 384, 448, 512, 640, 768)
+TINY_SIDES, TINY_SOAK_SIDES = (64, 128, 256), (64, 80, 96, 112, 128, 160, 192)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is done for one family."""
+    """What is done for one family: with a `checkpoint` that is there, or a new one; timed once the file `gate` is
+    there."""
 
     family: str
     device: str
@@ -28,7 +30,9 @@ class Plan:
     num_rounds: int
     num_soaked: int
     numerics: str
-    end_s: float
+    checkpoint: Path | None
+    gate: Path | None
+    budget_s: float
 
     @property
     def draft(self) -> Draft:
@@ -39,6 +43,6 @@ class Plan:
         """Of pictures that are in no stream."""
         return self.sides[0] + 64
 
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() > self.end_s
+    def wait_for_gate(self) -> None:
+        while self.gate is not None and not self.gate.exists():
+            time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,18 +23,47 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     velocity_change: tuple[float, ...]
 
 
+class Probe(Struct, frozen=True, kw_only=True):
+    """How far one request was led astray before a step, and how far from the end without it that ended."""
+
+    step: int
+    error: float
+    left: float
+
+
 def fit(
-    trajectories: Sequence[Trajectory], *, sigmas: tuple[float, ...], model: str, family: str, source: str
+    trajectories: Sequence[Trajectory],
+    probes: Sequence[Probe],
+    *,
+    sigmas: tuple[float, ...],
+    model: str,
+    family: str,
+    source: str,
 ) -> Profile:
-    """The profile of trajectories over the same noise levels; `rho` is still to be chosen."""
+    """The profile of trajectories over the same noise levels, and of errors in some of them."""
     return Profile(
         model=model,
         family=family,
         source=source,
         sigmas=sigmas,
         gram=gram_rows(np.mean([_in_parts(each.products, sigmas) for each in trajectories], axis=0)),
+        gains=_gains(probes, num_steps=len(sigmas) - 1),
         tea=_polynomial(trajectories),
     )
+
+
+def _gains(probes: Sequence[Probe], *, num_steps: int) -> tuple[float, ...]:
+    """Straight lines lead from one probed step to the next, and after the last step an error is what it is."""
+    probed = sorted({probe.step for probe in probes} - {num_steps})
+    means = [_gain([probe for probe in probes if probe.step == step]) for step in probed]
+    gains = np.interp(np.arange(num_steps + 1), [*probed, num_steps], [*means, 1.0])
+    return tuple(float(f"{gain:.5g}") for gain in gains)
+
+
+def _gain(probes: Sequence[Probe]) -> float:
+    """In the mean of its logarithm, for pictures that an error has made others tell nothing of the rest."""
+    ratios = [probe.left / probe.error for probe in probes if probe.left and probe.error]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
 
 
 def _in_parts(products: np.ndarray, sigmas: tuple[float, ...]) -> np.ndarray:

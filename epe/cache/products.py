@@ -12,16 +12,16 @@ from epe.cache.profile import Profile
 @lru_cache(maxsize=64)
 def products_at(profile: Profile, num_steps: int) -> tuple[tuple[float, ...], np.ndarray]:
     """Noise levels before each step and after the last, and the products (steps, steps). Where the profile has another
-    number of steps, straight lines lead between its like ones."""
+    number of steps, straight lines lead between those at the noise levels around."""
     known, products = profile.num_steps, _whole(profile)
     if num_steps == known:
         return profile.sigmas, products
-    places = np.linspace(0, known - 1, num_steps) if num_steps > 1 else np.zeros(1)
+    levels = np.linspace(0, known, num_steps + 1)
+    places = np.minimum(levels[:-1], known - 1)
     below = np.minimum(places.astype(int), known - 2)
     mix = np.zeros((num_steps, known))
     mix[np.arange(num_steps), below] = below + 1 - places
     mix[np.arange(num_steps), below + 1] += places - below
-    levels = np.linspace(0, known, num_steps + 1)
     sigmas = np.interp(levels, np.arange(known + 1), profile.sigmas)
     return tuple(sigmas.tolist()), mix @ products @ mix.T
 
@@ -30,6 +30,13 @@ def length_ratios(profile: Profile, num_steps: int) -> tuple[float, ...]:
     """How long each step's velocity is, by that of the step before; 1 for the first."""
     lengths = np.sqrt(np.diag(products_at(profile, num_steps)[1]))
     return (1.0, *(lengths[1:] / lengths[:-1]).tolist())
+
+
+def gains_at(profile: Profile, num_steps: int) -> tuple[float, ...]:
+    """What of an error in the latents before each step, and after the last, is left at the end."""
+    places = np.linspace(0, profile.num_steps, num_steps + 1)
+    gains = profile.gains or (1.0,) * (profile.num_steps + 1)
+    return tuple(np.interp(places, np.arange(profile.num_steps + 1), gains).tolist())
 
 
 def gram_rows(products: np.ndarray) -> tuple[tuple[float, ...], ...]:

@@ -35,7 +35,8 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `sigmas` are the noise levels of the trajectories measured, after the last step too. `gram` has, row by row up to
     the diagonal, the mean over trajectories of the inner products of the velocities of every two steps, in parts of the
     squared length of the whole way from noise to picture. `tea` is the polynomial of the change of the velocity by that
-    of the latents, highest power first. `rho` says how far errors of different steps add up (0: not, 1: in full).
+    of the latents, highest power first. `gains` say how much of an error in the latents before each step, and after the
+    last, is left at the end (none: all of each).
     """
 
     model: str
@@ -43,7 +44,7 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     sigmas: tuple[float, ...] = ()
     gram: tuple[tuple[float, ...], ...] = ()
-    rho: float = 1.0
+    gains: tuple[float, ...] = ()
     mag: MagTable | None = None
     tea: tuple[float, ...] = ()
 
@@ -100,5 +101,9 @@ def _problem(profile: Profile) -> str | None:
         return "the rows of gram are not those of a triangle"
     if profile.gram and (len(profile.sigmas) != profile.num_steps + 1 or profile.num_steps < 2):
         return f"gram has {profile.num_steps} steps, and sigmas {len(profile.sigmas)} levels (one more are needed)"
+    if profile.gains and len(profile.gains) != len(profile.sigmas):
+        return f"there are {len(profile.gains)} gains, and {len(profile.sigmas)} levels"
+    if not all(math.isfinite(gain) and gain >= 0 for gain in profile.gains):
+        return "gains are not 0 or more"
     falling = all(later < earlier for earlier, later in pairwise(profile.sigmas))
     return None if falling and all(map(math.isfinite, profile.sigmas)) else "sigmas do not fall"

@@ -162,7 +162,7 @@ def _teacache(asked: TeaCache, rules: CacheRules, always: frozenset[int]) -> Reu
 def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
     num_computed = _within(asked.fresh_steps, "fresh_steps", num_steps, always)
 
-    from epe.cache.choosing import mean_choice
+    from epe.cache.meancache import mean_choice
 
     computed, orders = mean_choice(profile, num_steps, always, num_computed)
     return Reuse(strategy=asked, computed=computed, orders=orders)
@@ -171,10 +171,10 @@ def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: froze
 def _freecache(asked: FreeCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
     budget = _within(asked.fresh_budget, "fresh_budget", num_steps, always)
 
-    from epe.cache.choosing import free_choices
+    from epe.cache.freecache import free_choices
 
-    computed, pull, _ = free_choices(profile, num_steps, always)[budget - 1]
-    return Reuse(strategy=asked, computed=computed, pull=pull)
+    choice = free_choices(profile, num_steps, always)[budget - 1]
+    return Reuse(strategy=asked, computed=choice.computed, pulls=choice.pulls)
 
 
 def _pab(asked: Pab, kinds: tuple[AttentionKind, ...], num_steps: int) -> Reuse:

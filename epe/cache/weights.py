@@ -38,7 +38,7 @@ def _led_on(reuse: Reuse, sigmas: tuple[float, ...], step: int, anchors: Sequenc
         case MeanCache():
             return _mean(reuse, sigmas, step, window=reuse.orders[step])
         case FreeCache():
-            return _free(anchors[-2:], step, sigmas, pull=reuse.pull)
+            return _free(reuse, anchors)
         case _:
             return {anchors[-1]: 1.0}
 
@@ -75,13 +75,12 @@ def _mean(reuse: Reuse, sigmas: tuple[float, ...], step: int, *, window: int) ->
     return _sum(past[-1], _scaled(past[0], lead), _scaled(mean, -lead))
 
 
-def _free(anchors: Sequence[int], step: int, sigmas: tuple[float, ...], *, pull: float) -> dict[int, float]:
-    """The line through the last two computed velocities, followed as far as `pull` says: 0 holds the last one."""
+def _free(reuse: Reuse, anchors: Sequence[int]) -> dict[int, float]:
+    """The last velocity, and the gap's part of its difference to the one before."""
+    pull = reuse.pulls[len(anchors) - 1] if reuse.pulls else 0.0
     if len(anchors) == 1 or pull == 0:
         return {anchors[-1]: 1.0}
-    before, last = anchors
-    far = pull * (sigmas[step] - sigmas[last]) / (sigmas[last] - sigmas[before])
-    return {last: 1 + far, before: -far}
+    return {anchors[-2]: -pull, anchors[-1]: 1 + pull}
 
 
 def _scaled(weights: Weights, factor: float) -> dict[int, float]:

@@ -28,10 +28,13 @@ def run(argv: Sequence[str]) -> int:
     for flag, count in (("--steps", args.steps), ("--rounds", args.rounds)):
         if count < 1:
             raise BadSetting(f"{count} is less than 1", path=flag)
+    if args.plot is not None and not args.plot.endswith(_PICTURES):
+        raise BadSetting(f"{args.plot} must end in {', '.join(_PICTURES)}", path="--plot")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from epe.media.sidecar import write_whole
     from epe.runtime.bench import BenchOptions, bench, costs_of
+    from epe.runtime.bench_plot import draw
     from epe.telemetry.log import configure
 
     configure(level="warning")
@@ -47,6 +50,8 @@ def run(argv: Sequence[str]) -> int:
         write_whole(args.json, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     if args.costs is not None:
         write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs_of(stage, rows))) + b"\n")
+    if args.plot is not None:
+        draw(rows, args.plot, title=f"{stage.name}: {stage.family.name}")
     return 0
 
 
@@ -70,9 +75,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--against",
         choices=("diffusers",),
-        help="time steps of diffusers' own pipeline too, in turn; it needs as much memory again",
+        help="time steps of diffusers' own pipeline too, in turn, on a GPU also compiled; it needs as much memory",
     )
     parser.add_argument("--json", metavar="FILE", help="write all that was measured there")
+    parser.add_argument("--plot", metavar="FILE", help="draw the steps into this .png, .svg or .pdf")
     parser.add_argument(
         "--costs",
         metavar="FILE",
@@ -99,32 +105,48 @@ def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
     return sizes
 
 
+_PICTURES = (".png", ".svg", ".pdf")
 _HEAD = (
     "size",
     "tokens",
     "encode ms",
     "step ms",
     "decode ms",
+    "copy ms",
     "peak MiB",
     "graphs MiB",
+    "capture s",
     "diffusers ms",
+    "ratio",
+    "compiled ms",
     "ratio",
 )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    ratios = row.ratios
+    from epe.runtime.bench import COMPILED, DIFFUSERS
+
+    others = (
+        cell
+        for name in (DIFFUSERS, COMPILED)
+        for cell in (_milliseconds(row.others_step_s.get(name, ())), _spread(row.ratios(name)))
+    )
     return (
         row.size,
         str(row.tokens),
         f"{1e3 * row.encode_s:.1f}",
-        _spread([1e3 * seconds for seconds in row.step_s]),
+        _milliseconds(row.step_s),
         f"{1e3 * row.decode_s:.1f}",
+        f"{1e3 * row.copy_s:.1f}",
         str(row.peak_bytes >> 20) if row.peak_bytes else "-",
         str(row.graph_bytes >> 20),
-        _spread([1e3 * seconds for seconds in row.diffusers_step_s]),
-        _spread(ratios),
+        f"{row.capture_s:.2f}",
+        *others,
     )
+
+
+def _milliseconds(seconds: Sequence[float]) -> str:
+    return _spread([1e3 * each for each in seconds])
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -135,5 +157,5 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = (14, 7, 10, 24, 10, 9, 11, 24, 18)
+    widths = (14, 7, 10, 24, 10, 8, 9, 11, 10, 24, 18, 24, 18)
     return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

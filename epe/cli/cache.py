@@ -138,7 +138,7 @@ def _with_part(fitted: Profile, known: Profile | None, strategy: str) -> Profile
     has_tea = _NEEDS[strategy] == "tea"
     replace = msgspec.structs.replace
     if known is None:
-        return replace(fitted, gram=(), sigmas=()) if has_tea else replace(fitted, tea=())
+        return replace(fitted, gram=(), sigmas=(), gains=()) if has_tea else replace(fitted, tea=())
     if has_tea:
         return replace(known, tea=fitted.tea)
     return replace(fitted, tea=known.tea)

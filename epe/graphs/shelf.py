@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -54,12 +55,23 @@ class _Size:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A call that ran as it is, and may be captured; `again` if it was not the first of its shape."""
+    """A call that ran as it is, and may be captured; `again` if it was not the first of its shape.
+
+    What else its thread was set to is kept with it: captured with gradients, a pass would keep all that it computes.
+    """
 
     work: Pass
     call: Tree
     exchange: Exchange
     again: bool
+    infers: bool
+    has_gradients: bool
+
+    @contextmanager
+    def as_it_ran(self) -> Iterator[None]:
+        """The modes of torch that it ran in."""
+        with torch.inference_mode(self.infers), torch.set_grad_enabled(self.has_gradients):
+            yield
 
 
 class Graphs:
@@ -96,7 +108,14 @@ class Graphs:
         if not again:
             self._learn(key, tuple(tensor.shape for tensor in Tree.of(output).tensors))
         if self.in_gaps and self._known[key] is not None:
-            self._seen[key] = _Seen(work, call, exchange, again)
+            self._seen[key] = _Seen(
+                work,
+                call,
+                exchange,
+                again=again,
+                infers=torch.is_inference_mode_enabled(),
+                has_gradients=torch.is_grad_enabled(),
+            )
         return output
 
     def capture_seen(self, *, goes_on: bool) -> None:
@@ -109,7 +128,8 @@ class Graphs:
                     seen.exchange.check()
                 except EpeError:
                     continue  # The lane was given up; its shape will come on another one.
-                self._capture(key, seen.work, seen.call, seen.exchange)
+                with seen.as_it_ran():
+                    self._capture(key, seen.work, seen.call, seen.exchange)
 
     def clear(self) -> None:
         """Let all captured passes go, so that their memory serves others."""

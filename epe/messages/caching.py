@@ -89,16 +89,16 @@ class Reuse(Struct, frozen=True, kw_only=True):
     """A strategy with all its values, and the steps that are `computed`, ascending; the velocities of the others are
     combinations of those before (`epe.cache.weights`).
 
-    `orders` are MeanCache's windows by step, `pull` is FreeCache's coefficient. TeaCache knows only the steps that it
-    computes in any case. PAB computes something of every step, and uses what lies within a lease: one may begin only at
-    its `joints`, where attention of every kind is computed (none: at every step), and `kinds` are those that
-    the model has.
+    `orders` are MeanCache's windows by step. `pulls` are FreeCache's: how much of the difference of a computed velocity
+    to the one before is added to it in the gap behind it. TeaCache knows only the steps that it computes in any case.
+    PAB computes something of every step, and uses what lies within a lease: one may begin only at its `joints`, where
+    attention of every kind is computed (none: at every step), and `kinds` are those that the model has.
     """
 
     strategy: ActiveStrategy
     computed: tuple[int, ...]
     orders: tuple[int, ...] = ()
-    pull: float = 0.0
+    pulls: tuple[float, ...] = ()
     joints: tuple[int, ...] = ()
     kinds: tuple[AttentionKind, ...] = ()
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers import AutoencoderKL, AutoencoderKLFlux2
-
 from epe.graphs import Graphs
-from epe.models.decoding import compile_decoder
 from epe.parallel import SequenceSharding, compile_blocks
+from epe.vae import Writers, compiled_writers
 
 
 class Capturable:
@@ -17,6 +15,7 @@ class Capturable:
     pipeline: Any
     sharding: SequenceSharding
     graphs: Graphs | None = None
+    writers: Writers | None = None
 
     def use_graphs(self, graphs: Graphs) -> None:
         """Capture passes from now on, and decodes of pictures in bands. All else of a step (guidance, the scheduler)
@@ -29,6 +28,5 @@ class Capturable:
         compile_blocks(self.pipeline.transformer, backend=backend)
 
     def compile_decoder(self, *, backend: str = "inductor") -> None:
-        """Compile the decoder, where it is one of pictures; those of videos keep frames from call to call."""
-        if isinstance(self.pipeline.vae, (AutoencoderKL, AutoencoderKLFlux2)):
-            compile_decoder(self.pipeline.vae, backend=backend)
+        """Compile what stands between the convolutions of the decoder, which changes the last bits."""
+        self.writers = compiled_writers(backend)

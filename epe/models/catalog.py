@@ -43,8 +43,7 @@ def load_adapter(name: str, model_path: Path, loading: Loading) -> Adapter:
         )
     if loading.compiled and isinstance(adapter, Capturable):
         adapter.compile_blocks()
-        if loading.decodes_whole:
-            adapter.compile_decoder()
+        adapter.compile_decoder()
     return adapter
 
 

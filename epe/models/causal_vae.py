@@ -12,6 +12,7 @@ from diffusers import AutoencoderKLQwenImage, AutoencoderKLWan
 from epe.graphs import Graphs
 from epe.models.decoding import decoded
 from epe.transport.exchange import Exchange
+from epe.vae import Writers
 
 
 def decode_frames(
@@ -20,6 +21,7 @@ def decode_frames(
     exchange: Exchange | None,
     *,
     graphs: Graphs | None = None,
+    writers: Writers | None = None,
 ) -> torch.Tensor | None:
     """(1, 3, frames, height, width), about -1 to 1, of latents (1, channels, frames, height, width); on all
     but the first rank of a lane None."""
@@ -28,4 +30,4 @@ def decode_frames(
     mean = torch.tensor(vae.config.latents_mean).view(shape).to(latents.device, latents.dtype)
     # Divided by the inverse, as the pipelines do it: a product has other bits.
     inverse_std = 1.0 / torch.tensor(vae.config.latents_std).view(shape).to(latents.device, latents.dtype)
-    return decoded(vae, latents / inverse_std + mean, exchange, graphs=graphs)
+    return decoded(vae, latents / inverse_std + mean, exchange, graphs=graphs, writers=writers)

@@ -10,54 +10,70 @@ import torch
 from epe import vae as bands
 from epe.graphs import Graphs
 from epe.telemetry.log import get_logger
-from epe.transport.exchange import Exchange
+from epe.transport.exchange import Exchange, SoloExchange
+from epe.vae import Writers
 
 log = get_logger("models")
 
 
 def decoded(
-    vae: Any, latents: torch.Tensor, exchange: Exchange | None, *, graphs: Graphs | None = None
+    vae: Any,
+    latents: torch.Tensor,
+    exchange: Exchange | None,
+    *,
+    graphs: Graphs | None = None,
+    writers: Writers | None = None,
 ) -> torch.Tensor | None:
     """What `vae` makes of latents: as diffusers does it without an `exchange`, else in bands over its lane, and then on
-    the first rank alone, None on the others; with `graphs`, captured.
+    the first rank alone, None on the others; with `graphs`, captured. With compiled `writers` what is decoded without
+    an `exchange` is one band.
 
-    A rank that is alone and out of memory does it again with bands that rest in host memory: the same bits in less.
+    A rank that is alone and out of memory does it again with bands that rest in host memory: the same bits in less,
+    but for those of one band.
     """
-    if exchange is None:
-        try:
-            return _whole(vae, latents)
-        except torch.OutOfMemoryError as error:
-            if bands.why_not(vae) is not None:
-                raise
-            hint = "a decode in bands needs less: set parallelism.vae.enabled: true in the stage file"
-            raise torch.OutOfMemoryError(f"{error}; {hint}") from error
-    if reason := bands.why_not(vae):
+    reason = bands.why_not(vae)
+    if exchange is None and (writers is None or reason):
+        return _as_diffusers(vae, latents, fits_bands=reason is None)
+    if exchange is not None and reason:
         _say(type(vae).__name__, reason)
         return _whole(vae, latents) if exchange.position == 0 else None
+    lane = exchange or SoloExchange()
+    work = partial(_in_bands, vae, writers=writers, is_one=exchange is None)
     try:
         if graphs is None:
-            return bands.decode(vae, latents, exchange)
-        return graphs.run(partial(_in_bands, vae), exchange, (latents,), {"of": "decode"})
+            return work(lane, (latents,), {})
+        return graphs.run(work, lane, (latents,), {"of": "decode"})
     except torch.OutOfMemoryError:
-        if exchange.width > 1:
+        if lane.width > 1:
             raise
     # Outside of the handler: what was on the way is free by now.
     torch.cuda.empty_cache()
-    return bands.decode(vae, latents, exchange, home=torch.device("cpu"))
-
-
-def compile_decoder(vae: Any, *, backend: str = "inductor") -> None:
-    """Compile the decoder of a VAE of pictures, with its channels last in memory, where decodes are whole: bands have
-    layers of their own. Changes the last bits."""
-    vae.decoder.to(memory_format=torch.channels_last)
-    vae.decoder.forward = torch.compile(vae.decoder.forward, dynamic=True, backend=backend)
+    return bands.decode(vae, latents, lane, home=torch.device("cpu"), writers=writers)
 
 
 def _in_bands(
-    vae: Any, exchange: Exchange, given: tuple[torch.Tensor], _: dict[str, str]
+    vae: Any,
+    exchange: Exchange,
+    given: tuple[torch.Tensor],
+    _: dict[str, str],
+    *,
+    writers: Writers | None,
+    is_one: bool,
 ) -> torch.Tensor | None:
     """As a pass that may be captured."""
-    return bands.decode(vae, given[0], exchange)
+    rows = given[0].shape[-2]
+    cut = bands.bands_of(rows, min_rows=rows) if is_one else None
+    return bands.decode(vae, given[0], exchange, bands=cut, writers=writers)
+
+
+def _as_diffusers(vae: Any, latents: torch.Tensor, *, fits_bands: bool) -> torch.Tensor:
+    try:
+        return _whole(vae, latents)
+    except torch.OutOfMemoryError as error:
+        if not fits_bands:
+            raise
+        hint = "a decode in bands needs less: set parallelism.vae.enabled: true in the stage file"
+        raise torch.OutOfMemoryError(f"{error}; {hint}") from error
 
 
 def _whole(vae: Any, latents: torch.Tensor) -> torch.Tensor:

@@ -14,9 +14,9 @@ from epe.parallel import ONE_PLANE, Plane, TeamLimits, team_limits
 class Loading:
     """Onto which device, in which type (None: bfloat16 on CUDA, float32 elsewhere), and how lanes will share it.
 
-    `graphs` capture its forward passes. `compiled` blocks, and a compiled decoder if it `decodes_whole`, have other
-    last bits. Encoded prompts are kept up to `prompt_bytes`. A family without a second form for the axis `cfg` works
-    alike with either `cfg_parallel_degree`.
+    `graphs` capture its forward passes. `compiled` blocks and decoders have other last bits. Encoded prompts are kept
+    up to `prompt_bytes`. A family without a second form for the axis `cfg` works alike with either
+    `cfg_parallel_degree`.
     """
 
     device: torch.device
@@ -28,7 +28,6 @@ class Loading:
     graphs: Graphs | None = None
     prompt_bytes: int = 0
     compiled: bool = False
-    decodes_whole: bool = False
 
     @property
     def weights_dtype(self) -> torch.dtype:

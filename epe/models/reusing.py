@@ -7,6 +7,7 @@ other request can meet it. It is the guided velocity, whole on every rank; the w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -94,7 +95,8 @@ def _broadcast(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, 
     )
     broadcast = states[0].lent or Broadcast()
     broadcast.begin_step(reused=reused, keeps=later)
-    with denoiser.sharding.broadcasting(broadcast):
+    # A step that neither takes nor hands on is as any other, and can be replayed.
+    with denoiser.sharding.broadcasting(broadcast) if reused or later else nullcontext():
         velocities = denoiser.velocities(states, exchange, split)
     return [
         replace(denoiser.advanced(*each), lent=broadcast) for each in zip(states, velocities, strict=True)

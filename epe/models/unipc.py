@@ -7,9 +7,11 @@ bits, or fail. They are as large as the latents and belong to the state.
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from diffusers import UniPCMultistepScheduler
+from torch.overrides import TorchFunctionMode
 
 from epe.models.contract import State
 
@@ -25,7 +27,19 @@ def make_schedule(
     changes = {} if flow_shift is None else {"flow_shift": flow_shift}
     schedule = type(scheduler).from_config(scheduler.config, **changes)
     schedule.set_timesteps(num_steps, device=device)
+    # Diffusers keeps them on the host, and each step sends its own to the device, for which the host waits.
+    schedule.sigmas = schedule.sigmas.to(device)
     return schedule
+
+
+class Unchecked(TorchFunctionMode):
+    """Within it systems of equations are solved without asking the device whether they could be, for which the host
+    would wait. Those of UniPC can: no two of its sigmas are equal."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.linalg.solve:
+            return torch.linalg.solve_ex(*args, **(kwargs or {})).result
+        return func(*args, **(kwargs or {}))
 
 
 def resume(schedule: UniPCMultistepScheduler, state: State) -> UniPCMultistepScheduler:

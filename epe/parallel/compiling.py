@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from epe.errors import StartFailed
+from epe.parallel.activations import use_fast_gelus
+from epe.parallel.inductor import compiled
 
 # (query, key, value, attn_mask=..., and diffusers' options): (batch, rows, heads, head dim) each, as is the result.
 Attend = Callable[..., torch.Tensor]
@@ -67,12 +69,15 @@ attend_at.register_fake(_result_of)
 def compile_blocks(model: nn.Module, *, backend: str = "inductor") -> None:
     """Compile the blocks that repeat in a diffusers model, once for all sizes.
 
-    What is compiled is their `forward`: hooks, which may ask for the lane, stay outside. Raises `StartFailed` for a
-    model that does not name its blocks.
+    What is compiled is their `forward`: hooks, which may ask for the lane, stay outside. `inductor` is set up for
+    equal rows (`compile_rows`). Raises `StartFailed` for a model that does not name its blocks.
     """
     names = set(getattr(model, "_repeated_blocks", None) or ())
-    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    blocks = [
+        module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__}
+    ]
     if not blocks:
         raise StartFailed(f"{type(model).__name__} names no blocks that repeat; it cannot be compiled")
     for block in blocks:
-        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=True, backend=backend)
+        use_fast_gelus(block)
+        block.forward = compiled(block.forward, backend=backend)

@@ -50,11 +50,6 @@ def check_seam() -> None:
         )
 
 
-def as_it_is(call: Callable[[], Any]) -> Any:
-    """An `Around` that changes nothing."""
-    return call()
-
-
 def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> None:
     """Let the processors of attention modules call `attend` where they called `dispatch_attention_fn`, and each
     module's `Around` with what its whole processor does, which it may leave undone.
@@ -77,6 +72,28 @@ def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> N
         module.processor = redirected
 
 
+def replace_calls(processor: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
+    """A copy of a processor that calls `others` where it called functions of its module by these names. Raises
+    `StartFailed` where it does not."""
+    kind: Any = type(processor)
+    if missing := sorted(set(others) - set(kind.__call__.__code__.co_names)):
+        raise StartFailed(f"{kind.__name__} does not call {', '.join(missing)} of its module")
+    replaced = copy.copy(processor)
+    replaced.__class__ = type(kind.__name__, (kind,), {"__call__": _calling(kind.__call__, others)})
+    return replaced
+
+
+def _calling(call: FunctionType, others: Mapping[str, Callable[..., Any]]) -> FunctionType:
+    """The same code, in whose namespace some names mean `others`."""
+    # Without the module's name: who compiles the code would look that module up, and find diffusers' function there.
+    namespace = {name: value for name, value in call.__globals__.items() if name != "__name__"}
+    bound = FunctionType(
+        call.__code__, {**namespace, **others}, call.__name__, call.__defaults__, call.__closure__
+    )
+    bound.__kwdefaults__ = call.__kwdefaults__
+    return bound
+
+
 def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
     call = processor_type.__call__
     known = getattr(call, "__globals__", {}).get(_NAME)
@@ -88,12 +105,7 @@ def _subclass(processor_type: type[Any], attend: Attend) -> type[Any]:
         raise StartFailed(
             f"{processor_type.__name__} does not call diffusers' {_NAME}; it cannot be shared by a lane"
         )
-    # Without the module's name: who compiles the code would look that module up, and find diffusers' function there.
-    namespace = {name: value for name, value in call.__globals__.items() if name != "__name__"}
-    bound = FunctionType(
-        call.__code__, {**namespace, _NAME: attend}, call.__name__, call.__defaults__, call.__closure__
-    )
-    bound.__kwdefaults__ = call.__kwdefaults__
+    bound = _calling(call, {_NAME: attend})
 
     # Diffusers' modules read the signature of a processor, so it stays.
     @wraps(bound)

@@ -1,9 +1,10 @@
 """What the tasks of a stage take on one rank of this machine, by the code that runs its leases; beside it, if wanted,
-what a step takes in diffusers' own pipeline, in turn."""
+what a step takes in diffusers' own pipeline, as it is and compiled, in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from statistics import median
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from epe.config.request import resolve_request
 from epe.config.stage import Stage as StageFile
+from epe.execution.copying import in_host_memory
 from epe.execution.memory import meter_for
 from epe.execution.run import SoloLanes, Work, run_lease
 from epe.execution.states import States
@@ -24,6 +26,7 @@ from epe.runtime.rival import Rival
 PROMPT = "a red fox in the snow, a wooden house behind it, morning light"
 # The first pass of a shape runs as it is, and the second is captured.
 WARM_STEPS = 2
+DIFFUSERS, COMPILED = "diffusers", "diffusers, compiled"
 
 
 class BenchOptions(Struct, frozen=True, kw_only=True):
@@ -36,8 +39,10 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One size: seconds of each task; of steps, ours and diffusers', one value a round. `graph_bytes` are those of all
-    captured passes so far, `peak_bytes` the most that a step took (0: not measured)."""
+    """One size: seconds of each task, `copy_s` those of the pixels to host memory; of steps, ours and those of
+    diffusers' pipelines by name, one value a round. `graph_bytes` are those of all captured passes so far, `capture_s`
+    what the step took longer that captured those of this size, `peak_bytes` the most that a step took (0: unknown).
+    """
 
     height: int
     width: int
@@ -47,28 +52,36 @@ class Row(Struct, frozen=True, kw_only=True):
     encode_s: float
     step_s: tuple[float, ...]
     decode_s: float
+    copy_s: float = 0.0
     peak_bytes: int = 0
     graph_bytes: int = 0
-    diffusers_step_s: tuple[float, ...] = ()
+    capture_s: float = 0.0
+    others_step_s: dict[str, tuple[float, ...]] = {}
 
     @property
     def size(self) -> str:
         frames = f"x{self.num_frames}" if self.num_frames > 1 else ""
         return f"{self.height}x{self.width}{frames}"
 
-    @property
-    def ratios(self) -> tuple[float, ...]:
-        """How many times as fast as diffusers, by round."""
-        return tuple(theirs / ours for theirs, ours in zip(self.diffusers_step_s, self.step_s, strict=False))
+    def ratios(self, other: str) -> tuple[float, ...]:
+        """How many times as fast as another one, by round."""
+        theirs = self.others_step_s.get(other, ())
+        return tuple(their_s / our_s for their_s, our_s in zip(theirs, self.step_s, strict=False))
 
 
 def bench(stage: StageFile, options: BenchOptions) -> Iterator[Row]:
     """A row for each size, as they are measured. Raises what loading or drawing raises."""
     target = pick_device(stage.device, index=0)
     rank = _Rank(stage, target)
-    rival = Rival(stage, target) if options.against_diffusers else None
+    rivals = _rivals(stage, target) if options.against_diffusers else {}
     for height, width in options.sizes:
-        yield rank.row(height, width, options=options, rival=rival)
+        yield rank.row(height, width, options=options, rivals=rivals)
+
+
+def _rivals(stage: StageFile, target: torch.device) -> dict[str, Rival]:
+    """Compiled only on a GPU: what diffusers documents is for one."""
+    plain = Rival(stage, target)
+    return {DIFFUSERS: plain, **({COMPILED: plain.compiled()} if target.type == "cuda" else {})}
 
 
 def costs_of(stage: StageFile, rows: Iterable[Row]) -> CostSet:
@@ -124,18 +137,21 @@ class _Rank:
         self._states = States()
         self._num_leases = 0
 
-    def row(self, height: int, width: int, *, options: BenchOptions, rival: Rival | None) -> Row:
+    def row(self, height: int, width: int, *, options: BenchOptions, rivals: Mapping[str, Rival]) -> Row:
         num_timed = options.num_rounds * options.num_steps
         request = self._request(height, width, num_steps=WARM_STEPS + num_timed)
         encode_s = self._usual(request, Stage.ENCODE, step=0, count=options.num_rounds)
-        self._run(request, Stage.DENOISE, step=0, num_steps=WARM_STEPS)
+        *_, second = (
+            self._run(request, Stage.DENOISE, step=step, num_steps=1).seconds for step in range(WARM_STEPS)
+        )
         self._meter.reset()
-        ours, theirs = [], []
+        ours: list[float] = []
+        theirs: dict[str, list[float]] = {name: [] for name in rivals}
         for step in range(WARM_STEPS, WARM_STEPS + num_timed, options.num_steps):
             work = self._run(request, Stage.DENOISE, step=step, num_steps=options.num_steps)
             ours.append(work.seconds)
-            if rival is not None:
-                theirs.append(rival.step_s(request, num_steps=options.num_steps))
+            for name, rival in rivals.items():
+                theirs[name].append(rival.step_s(request, num_steps=options.num_steps))
         peak_bytes = self._meter.peak_bytes()
         return Row(
             height=height,
@@ -146,9 +162,11 @@ class _Rank:
             encode_s=encode_s,
             step_s=tuple(ours),
             decode_s=self._usual(request, Stage.DECODE, step=request.num_steps, count=options.num_rounds),
+            copy_s=self._copy_s(request, count=options.num_rounds),
             peak_bytes=peak_bytes,
             graph_bytes=0 if self._graphs is None else self._graphs.statistics.num_bytes,
-            diffusers_step_s=tuple(theirs),
+            capture_s=0.0 if self._graphs is None else max(0.0, second - median(ours)),
+            others_step_s={name: tuple(seconds) for name, seconds in theirs.items()},
         )
 
     def _request(self, height: int, width: int, *, num_steps: int) -> Request:
@@ -170,6 +188,17 @@ class _Rank:
         """The median of `count` times after one that does not count."""
         works = [self._run(request, stage, step=step, num_steps=0) for _ in range(1 + count)]
         return median(work.seconds for work in works[1:])
+
+    def _copy_s(self, request: Request, *, count: int) -> float:
+        """As `_usual`, of decoded pixels on their way to host memory."""
+        pixels = self._run(request, Stage.DECODE, step=request.num_steps, num_steps=0).pixels
+        assert pixels is not None
+        times = []
+        for _ in range(1 + count):
+            begin_s = time.perf_counter()
+            in_host_memory(pixels)
+            times.append(time.perf_counter() - begin_s)
+        return median(times[1:])
 
     def _run(self, request: Request, stage: Stage, *, step: int, num_steps: int) -> Work:
         self._num_leases += 1

@@ -8,19 +8,16 @@ from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import torch
-from msgspec.structs import replace
 
-from epe.cache import CacheRules, Profile, resolve
-from epe.cache.fitting import Trajectory, fit
-from epe.messages import FreeCache, Request, Reuse, Split
+from epe.cache import Profile
+from epe.cache.fitting import Probe, Trajectory, fit
+from epe.messages import Request, Split
 from epe.models.contract import LATENTS, BatchAdapter, State
 from epe.models.reusing import Denoiser
 from epe.transport.exchange import SoloExchange
 
-# How errors of different steps may add up; which of it holds for a model is found by drawing.
-RHOS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Budgets at which that is tried, in parts of the steps.
-TRIED = (0.5, 0.3)
+# Stretches of which it is tried how much of their errors is left at the end; between their ends straight lines lead.
+MAX_PROBED = 16
 
 Tell = Callable[[str], None]
 
@@ -30,97 +27,83 @@ class Drawer(BatchAdapter, Denoiser, Protocol):
     """A model whose steps are made of velocities, as those of all families here are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A request before its first step, and the latents that it ends with when every step is computed."""
-
-    begun: State
-    end: torch.Tensor
-
-
 def fit_profile(
     adapter: Drawer,
     requests: Sequence[Request],
     *,
     model: str,
     source: str,
-    num_tried: int = 4,
+    num_probed: int = 4,
     batch: int = 1,
     tell: Tell = lambda line: None,
 ) -> Profile:
     """The profile of a model from requests of one size and number of steps, `batch` of which are drawn at once; the
-    first `num_tried` are drawn with FreeCache too, to find out how errors add up."""
+    first `num_probed` are drawn from later steps on too, with an error, to find out how much of it stays."""
     trajectories: list[Trajectory] = []
-    drawn: list[Drawn] = []
+    probes: list[Probe] = []
     for start in range(0, len(requests), batch):
-        for trajectory, whole in _measured(adapter, requests[start : start + batch]):
-            trajectories.append(trajectory)
-            drawn.append(whole)
-        tell(f"drew {len(drawn)} of {len(requests)} whole trajectories")
+        ways = _drawn(adapter, requests[start : start + batch])
+        trajectories += [_trajectory(way) for way in ways]
+        tell(f"drew {len(trajectories)} of {len(requests)} whole trajectories")
+        if start < num_probed:
+            probes += _probed(adapter, ways[: num_probed - start], tell)
     sigmas = adapter.sigmas(requests[0])
-    profile = fit(trajectories, sigmas=sigmas, model=model, family=adapter.family.name, source=source)
-    tried = drawn[:num_tried]
-    groups = [tried[start : start + batch] for start in range(0, len(tried), batch)]
-    return min(
-        (replace(profile, rho=rho) for rho in RHOS),
-        key=lambda each: _told(_error(adapter, each, groups), each, tell),
-    )
+    return fit(trajectories, probes, sigmas=sigmas, model=model, family=adapter.family.name, source=source)
 
 
-def _told(error: float, profile: Profile, tell: Tell) -> float:
-    tell(f"rho {profile.rho:g}: latents end {error:.4g} of their size away")
-    return error
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A request before each step and after the last, and the velocity of each."""
+
+    states: list[State]
+    velocities: list[torch.Tensor]
 
 
-def _measured(adapter: Drawer, requests: Sequence[Request]) -> Iterator[tuple[Trajectory, Drawn]]:
-    """What was measured of each of a batch, and what was drawn."""
-    states = begun = [adapter.encode(request) for request in requests]
-    velocities: list[list[torch.Tensor]] = [[] for _ in states]
-    latents: list[list[torch.Tensor]] = [[] for _ in states]
-    while states[0].step < states[0].request.num_steps:
+def _drawn(adapter: Drawer, requests: Sequence[Request]) -> list[_Way]:
+    """A batch, every step of it computed."""
+    ways = [_Way([adapter.encode(request)], []) for request in requests]
+    while ways[0].states[-1].step < requests[0].num_steps:
+        states = [way.states[-1] for way in ways]
         made = adapter.velocities(states, SoloExchange(), Split())
-        for place, (state, velocity) in enumerate(zip(states, made, strict=True)):
-            velocities[place].append(velocity.float().flatten())
-            latents[place].append(state.tensors[LATENTS].float().flatten())
-        states = [adapter.advanced(*each) for each in zip(states, made, strict=True)]
-    for place, state in enumerate(states):
-        whole = Drawn(begun[place], state.tensors[LATENTS])
-        yield _trajectory(velocities[place], latents[place]), whole
+        for way, state, velocity in zip(ways, states, made, strict=True):
+            way.velocities.append(velocity)
+            way.states.append(adapter.advanced(state, velocity))
+    return ways
 
 
-def _trajectory(velocities: list[torch.Tensor], latents: list[torch.Tensor]) -> Trajectory:
-    rows = torch.stack(velocities).double()
+def _probed(adapter: Drawer, ways: Sequence[_Way], tell: Tell) -> Iterator[Probe]:
+    """What becomes of the errors of stretches that go on with the velocity before them, as gaps do. They are as long as
+    `MAX_PROBED` of them make the way, for what 16 bits round away would hide the error of one short step."""
+    num_steps = len(ways[0].velocities)
+    count = min(MAX_PROBED, num_steps - 1)
+    starts = [1 + place * (num_steps - 1) // count for place in range(count + 1)]
+    for start, end in pairwise(starts[:-1]):
+        wrong = [way.states[start] for way in ways]
+        while wrong[0].step < end:
+            held = [way.velocities[start - 1] for way in ways]
+            wrong = [adapter.advanced(*each) for each in zip(wrong, held, strict=True)]
+        errors = [_distance(state, way.states[end]) for state, way in zip(wrong, ways, strict=True)]
+        while wrong[0].step < num_steps:
+            wrong = adapter.step_together(wrong, SoloExchange(), Split())
+        left = [_distance(state, way.states[-1]) for state, way in zip(wrong, ways, strict=True)]
+        tell(f"errors of {sum(errors):.4g} before step {end} of {num_steps} ended as {sum(left):.4g}")
+        for error, at_end in zip(errors, left, strict=True):
+            yield Probe(step=end, error=error, left=at_end)
+
+
+def _distance(one: State, other: State) -> float:
+    return float((one.tensors[LATENTS].float() - other.tensors[LATENTS].float()).norm())
+
+
+def _trajectory(way: _Way) -> Trajectory:
+    rows = torch.stack([velocity.float().flatten() for velocity in way.velocities]).double()
     return Trajectory(
         products=(rows @ rows.T).cpu().numpy(),
-        latents_change=_changes(latents),
-        velocity_change=_changes(velocities),
+        latents_change=_changes([state.tensors[LATENTS] for state in way.states[:-1]]),
+        velocity_change=_changes(way.velocities),
     )
 
 
-def _changes(tensors: list[torch.Tensor]) -> tuple[float, ...]:
-    return tuple(
-        float((now - before).abs().mean() / before.abs().mean()) for before, now in pairwise(tensors)
-    )
-
-
-def _error(adapter: Drawer, profile: Profile, groups: Sequence[Sequence[Drawn]]) -> float:
-    """How far the latents end from those without FlexCache, in parts of their size, in the mean."""
-    errors = []
-    for group in groups:
-        num_steps = group[0].begun.request.num_steps
-        for part in TRIED:
-            budget = FreeCache(fresh_budget=max(2, round(part * num_steps)), few_steps=True)
-            reuse = resolve(budget, CacheRules(profile=profile), num_steps=num_steps)
-            ends = _ends(adapter, [each.begun for each in group], reuse)
-            errors += [
-                float((end.float() - each.end.float()).norm() / each.end.float().norm())
-                for end, each in zip(ends, group, strict=True)
-            ]
-    return sum(errors) / len(errors)
-
-
-def _ends(adapter: Drawer, begun: Sequence[State], reuse: Reuse | None) -> list[torch.Tensor]:
-    states = [State(replace(each.request, reuse=reuse), 0, each.tensors) for each in begun]
-    while states[0].step < states[0].request.num_steps:
-        states = adapter.step_together(states, SoloExchange(), Split())
-    return [state.tensors[LATENTS] for state in states]
+def _changes(tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:
+    whole = [tensor.float() for tensor in tensors]
+    return tuple(float((now - before).abs().mean() / before.abs().mean()) for before, now in pairwise(whole))

@@ -185,7 +185,6 @@ def adapter_of(
         graphs=graphs,
         prompt_bytes=prompt_bytes,
         compiled=_compiles(stage, target),
-        decodes_whole=not stage.decodes_in_bands,
     )
     return load_adapter(stage.factory, model_folder(stage.factory_args.model_path), loading)
 

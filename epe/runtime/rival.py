@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -32,6 +33,17 @@ class Rival:
             others=others,
         )
         self._pipeline.set_progress_bar_config(disable=True)
+
+    def compiled(self, *, backend: str = "inductor") -> Rival:
+        """Another one around the same weights, compiled as diffusers' documentation says; anew for each size, since
+        kernels for all sizes are slower."""
+        other = copy.copy(self)
+        other._pipeline = copy.copy(self._pipeline)
+        weights = (*self._pipeline.transformer.parameters(), *self._pipeline.transformer.buffers())
+        transformer = copy.deepcopy(self._pipeline.transformer, {id(each): each for each in weights})
+        transformer.compile_repeated_blocks(fullgraph=True, dynamic=False, backend=backend)
+        other._pipeline.transformer = transformer
+        return other
 
     def step_s(self, request: Request, *, num_steps: int) -> float:
         """Seconds of a step, of `num_steps` that follow each other after a first one."""

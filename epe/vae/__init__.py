@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from epe.vae.bands import Bands, bands_of
 from epe.vae.decoders import decode, why_not
+from epe.vae.writers import Writers, compiled_writers
 
-__all__ = ["Bands", "bands_of", "decode", "why_not"]
+__all__ = ["Bands", "Writers", "bands_of", "compiled_writers", "decode", "why_not"]

@@ -8,6 +8,7 @@ import torch
 
 from epe.transport.exchange import Exchange
 from epe.vae.bands import Bands
+from epe.vae.writers import Writers
 
 # What a rank has of a layer: a tensor for each of its bands, whose rows are the last dimension but one.
 Here = list[torch.Tensor]
@@ -26,19 +27,26 @@ class Canvas:
     """The bands of one decode on one rank of a lane, each of whose positions has some.
 
     With a `home` other than the device, bands rest there between layers and only the one at work is on the device: the
-    same arithmetic in little of the device's memory.
+    same arithmetic in little of the device's memory. `writers` are compiled.
     """
 
     home: torch.device
 
     def __init__(
-        self, bands: Bands, exchange: Exchange, *, device: torch.device, home: torch.device | None = None
+        self,
+        bands: Bands,
+        exchange: Exchange,
+        *,
+        device: torch.device,
+        home: torch.device | None = None,
+        writers: Writers | None = None,
     ) -> None:
         self._bands = bands
         self._owned = bands.owned(width=exchange.width)
         self._mine = self._owned[exchange.position]
         self._exchange = exchange
         self._device, self.home = device, home or device
+        self.writers = writers
 
     @property
     def num_bands(self) -> int:

@@ -26,6 +26,7 @@ from epe.vae.layers import (
     pixel_norm,
 )
 from epe.vae.seam import kind_of, why_not_modules
+from epe.vae.writers import Writers
 
 # Whole frames at a time: (canvas, the model, latents after its first convolution of single pixels).
 Decoder = Callable[[Canvas, Any, torch.Tensor], torch.Tensor | None]
@@ -45,12 +46,13 @@ def decode(
     *,
     bands: Bands | None = None,
     home: torch.device | None = None,
+    writers: Writers | None = None,
 ) -> torch.Tensor | None:
     """What `vae.decode` makes of `latents` (1, channels, [frames,] rows, columns), which every rank of the lane has: on
     its first rank, None on the others.
 
-    `home` is where bands rest while they are not at work, by default the device. Raises `ValueError` where
-    `why_not` has a reason.
+    `home` is where bands rest while they are not at work, by default the device. Compiled `writers` round otherwise,
+    and give the same bits at every width too. Raises `ValueError` where `why_not` has a reason.
     """
     if reason := why_not(vae):
         raise ValueError(reason)
@@ -63,7 +65,7 @@ def decode(
     if busy is None:
         return None
     lay_out_weights(vae.decoder)
-    canvas = Canvas(bands, busy, device=latents.device, home=home)
+    canvas = Canvas(bands, busy, device=latents.device, home=home, writers=writers)
     return _DECODERS[kind_of(vae)](canvas, vae, latents)
 
 
@@ -163,15 +165,15 @@ def _decode_frame(
             layer = _causal_residual(canvas, layer, residual, memory)
         for upsampler in block.upsamplers or ():
             layer = _upsample(canvas, layer, upsampler, memory, is_first=is_first)
-    activate = (pixel_norm(decoder.norm_out), decoder.nonlinearity)
+    activate = (pixel_norm(canvas, decoder.norm_out), decoder.nonlinearity)
     return canvas.collect(causal(layer, decoder.conv_out, before=activate))
 
 
 def _causal_residual(canvas: Canvas, layer: Here, block: Any, memory: Memory) -> Here:
     shortcut = canvas.each(block.conv_shortcut, layer)
     first, second = (
-        (pixel_norm(block.norm1), block.nonlinearity),
-        (pixel_norm(block.norm2), block.nonlinearity),
+        (pixel_norm(canvas, block.norm1), block.nonlinearity),
+        (pixel_norm(canvas, block.norm2), block.nonlinearity),
     )
     inner = causal_convolution(canvas, layer, block.conv1, memory, before=first)
     inner = causal_convolution(canvas, inner, block.conv2, memory, before=second)
@@ -192,7 +194,7 @@ def _upsample(canvas: Canvas, layer: Here, block: Any, memory: Memory, *, is_fir
 def _attend_in_frames(canvas: Canvas, layer: Here, block: Any) -> Here:
     def tokens(band: torch.Tensor) -> torch.Tensor:
         """(3, frames, 1, rows x columns, channels): queries, keys and values."""
-        mixed = block.to_qkv(pixel_norm(block.norm)(_as_pictures(band))).flatten(2).transpose(1, 2)
+        mixed = block.to_qkv(pixel_norm(canvas, block.norm)(_as_pictures(band))).flatten(2).transpose(1, 2)
         return torch.stack(mixed.unsqueeze(1).chunk(3, dim=-1))
 
     def project(attended: torch.Tensor, band: torch.Tensor) -> torch.Tensor:

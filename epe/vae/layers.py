@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from epe.vae.canvas import Canvas, Here, layout_of
+from epe.vae.writers import OverChannels, OverGroups, Writers
 
 Pointwise = Callable[[torch.Tensor], torch.Tensor]
 Projection = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -40,16 +41,30 @@ def convolution(
     num_rows = reach(conv)
 
     def convolve(_: int, framed: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(
-            framed, conv.weight, conv.bias, padding=(0, conv.padding[1]), dilation=conv.dilation
+        writers = None if conv.bias is None else canvas.writers
+        convolved = functional.conv2d(
+            framed,
+            conv.weight,
+            conv.bias if writers is None else None,
+            padding=(0, conv.padding[1]),
+            dilation=conv.dilation,
         )
+        if writers is not None:
+            writers.add_bias(convolved, conv.bias)
+        return convolved
 
-    lay_out = partial(_laid_out, num_rows=num_rows, before=before, scale=scale)
+    lay_out = partial(_laid_out, num_rows=num_rows, before=before, scale=scale, writers=canvas.writers)
     return canvas.reaching(layer, num_rows, lay_out, convolve, scale=scale)
 
 
 def _laid_out(
-    band: torch.Tensor, *, num_rows: int, before: Sequence[Pointwise], scale: int = 1, num_frames: int = 0
+    band: torch.Tensor,
+    *,
+    num_rows: int,
+    before: Sequence[Pointwise],
+    scale: int = 1,
+    num_frames: int = 0,
+    writers: Writers | None = None,
 ) -> torch.Tensor:
     """What `before` makes of a band, with room for `num_rows` on both sides and `num_frames` in front."""
     *shape, height, width = band.shape
@@ -63,12 +78,18 @@ def _laid_out(
         memory_format=layout_of(band),
     )
     own = framed[:, :, num_frames:] if num_frames else framed
-    _write(own[..., num_rows : num_rows + height, :], band, before)
+    _write(own[..., num_rows : num_rows + height, :], band, before, writers)
     return framed
 
 
-def _write(into: torch.Tensor, given: torch.Tensor, before: Sequence[Pointwise]) -> None:
-    if into.is_cuda and before and isinstance(before[-1], nn.SiLU):
+def _write(
+    into: torch.Tensor, given: torch.Tensor, before: Sequence[Pointwise], writers: Writers | None
+) -> None:
+    if not (before and isinstance(before[-1], nn.SiLU)):
+        into.copy_(_done(given, before))
+    elif writers is not None and len(before) == 2 and writers.write(into, given, before[0]):
+        pass  # One pass instead of three.
+    elif into.is_cuda:
         torch.ops.aten.silu.out(_done(given, before[:-1]), out=into)  # One pass instead of two.
     else:
         into.copy_(_done(given, before))
@@ -114,28 +135,50 @@ def causal_convolution(
     def convolve(place: int, framed: torch.Tensor) -> torch.Tensor:
         if num_frames:
             memory.recall(conv, place, framed, num_frames)
+        if canvas.writers is not None and _has_taps(conv) and framed.dtype == torch.float32:
+            return _in_taps(framed, conv, canvas.writers, columns=columns)
         return functional.conv3d(
             framed, conv.weight, conv.bias, padding=(0, 0, columns), dilation=conv.dilation
         )
 
-    lay_out = partial(_laid_out, num_rows=num_rows, before=before, num_frames=num_frames)
+    lay_out = partial(
+        _laid_out, num_rows=num_rows, before=before, num_frames=num_frames, writers=canvas.writers
+    )
     return canvas.reaching(layer, num_rows, lay_out, convolve, num_frames=num_frames)
+
+
+def _has_taps(conv: nn.Conv3d) -> bool:
+    return conv.kernel_size[0] == 3 and conv.bias is not None
+
+
+def _in_taps(framed: torch.Tensor, conv: nn.Conv3d, writers: Writers, *, columns: int) -> torch.Tensor:
+    """The same by three convolutions of pictures, which in float32 take a GPU two thirds of the time."""
+    frames = framed.squeeze(0).transpose(0, 1)
+    step = conv.dilation[0]
+    num_frames = len(frames) - 2 * step
+    layout = layout_of(frames)
+    first, second, third = (
+        functional.conv2d(
+            frames[tap * step : tap * step + num_frames],
+            weight.contiguous(memory_format=layout),
+            padding=(0, columns),
+            dilation=conv.dilation[1:],
+        )
+        for tap, weight in enumerate(conv.weight.unbind(2))
+    )
+    writers.add_taps(first, second, third, conv.bias)
+    return first.transpose(0, 1).unsqueeze(0)
 
 
 def group_norm(canvas: Canvas, layer: Here, norm: nn.GroupNorm) -> Pointwise:
     """What normalizes rows of the layer over the whole picture, by the moments of each band, merged in the order of the
-    bands; of one band, as ever."""
-    if canvas.num_bands == 1:
+    bands; of one band that nobody compiles, as ever."""
+    if canvas.num_bands == 1 and canvas.writers is None:
         return norm
     mean, variance = _merged(canvas, layer, norm.num_groups)
     per_group = norm.num_channels // norm.num_groups
     mean, variance = mean.repeat_interleave(per_group), variance.repeat_interleave(per_group)
-    weight, bias = norm.weight.to(mean.dtype), norm.bias.to(mean.dtype)
-
-    def normalize(rows: torch.Tensor) -> torch.Tensor:
-        return functional.batch_norm(rows, mean, variance, weight, bias, training=False, eps=norm.eps)
-
-    return normalize
+    return OverGroups(mean, variance, norm.weight.to(mean.dtype), norm.bias.to(mean.dtype), norm.eps)
 
 
 def _merged(canvas: Canvas, layer: Here, num_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -167,19 +210,15 @@ def _of_channels(band: torch.Tensor) -> torch.Tensor:
     return torch.stack([mean, variance])
 
 
-def pixel_norm(norm: Any) -> Pointwise:
+def pixel_norm(canvas: Canvas, norm: Any) -> Pointwise:
     """What normalizes each pixel over its channels, as the module of a video's decoder does it; on a GPU in one pass
     instead of six."""
     if isinstance(norm.bias, torch.Tensor):
         return norm
-    return lambda rows: over_channels(rows, norm.gamma) if rows.is_cuda else norm(rows)
-
-
-def over_channels(rows: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
-    """Each pixel of (batch, channels, ..., rows, columns) by the root of the mean of its squares."""
-    pixels = rows.movedim(1, -1)
-    # So small that it counts only where all channels are zero.
-    return functional.rms_norm(pixels, [gamma.numel()], gamma.flatten(), eps=1e-24).movedim(-1, 1)
+    over_channels = OverChannels(norm.gamma)
+    if canvas.writers is not None:
+        return over_channels
+    return lambda rows: over_channels(rows) if rows.is_cuda else norm(rows)
 
 
 def attention(canvas: Canvas, layer: Here, queries: Here, others: Here, project: Projection) -> Here:

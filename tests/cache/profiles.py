@@ -11,7 +11,7 @@ from epe.cache.products import gram_rows
 
 
 @lru_cache(maxsize=16)
-def made_up(*, num_steps: int = 20, rho: float = 0.5, seed: int = 0) -> Profile:
+def made_up(*, num_steps: int = 20, seed: int = 0) -> Profile:
     rng = np.random.default_rng(seed)
     sigmas = np.linspace(1, 0, num_steps + 1)
     sigmas = 3 * sigmas / (1 + 2 * sigmas)
@@ -27,6 +27,6 @@ def made_up(*, num_steps: int = 20, rho: float = 0.5, seed: int = 0) -> Profile:
         source="tests",
         sigmas=tuple(sigmas.tolist()),
         gram=gram_rows(velocities @ velocities.T / float(way @ way)),
-        rho=rho,
+        gains=(0.9,) * num_steps + (1.0,),
         tea=(1.0, 0.0),
     )

@@ -5,14 +5,24 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epe.cache import CacheRules, Profile, Unsupported, find_profile, resolve, reused_kinds, supported
-from epe.cache.choosing import free_choices
-from epe.cache.products import products_at
+from epe.cache import (
+    CacheRules,
+    Profile,
+    Unsupported,
+    find_profile,
+    resolve,
+    reused_kinds,
+    supported,
+    weights,
+)
+from epe.cache.freecache import choice_of, free_choices, gaps_of
+from epe.cache.products import gains_at, products_at
 from epe.messages import (
     FreeCache,
     MagCache,
@@ -80,21 +90,57 @@ def test_freecache_has_a_plan_for_every_budget_and_a_larger_one_never_fits_worse
     always = frozenset({0, *range(warmup), *range(num_steps - cooldown, num_steps)})
     choices = free_choices(made_up(seed=seed), num_steps, always)
     assert len(choices) == num_steps
-    for budget, (steps, _, error) in enumerate(choices, start=1):
-        assert always <= set(steps)
-        assert len(steps) <= max(budget, len(always))
-        assert error <= choices[budget - 2][2] or budget == 1
-    assert choices[-1][2] == pytest.approx(0, abs=1e-9)
+    for budget, choice in enumerate(choices, start=1):
+        assert always <= set(choice.computed)
+        assert len(choice.computed) <= max(budget, len(always))
+        assert len(choice.pulls) == len(choice.computed)
+        assert choice.error <= choices[budget - 2].error or budget == 1
+    assert choices[-1].error == 0
 
 
-def test_freecache_fits_better_than_even_steps_that_hold() -> None:
-    from epe.cache.choosing import Errors
+@settings(max_examples=25, deadline=None)
+@given(chosen=st.sets(st.integers(1, 18), max_size=12), seed=st.integers(0, 3))
+def test_no_other_steps_are_expected_to_do_better_than_those_of_freecache(
+    chosen: set[int], seed: int
+) -> None:
+    steps = tuple(sorted({0, 19, *chosen}))
+    choices = free_choices(made_up(seed=seed), 20, frozenset({0, 19}))
+    other = choice_of(gaps_of(made_up(seed=seed), 20), steps)
+    assert choices[len(steps) - 1].error <= other.error * (1 + 1e-9) + 1e-15
 
-    errors = Errors(made_up(), 20)
-    choices = free_choices(made_up(), 20, frozenset({0, 19}))
-    for budget in (4, 7, 10):
-        even = tuple(sorted({round(place * 19 / (budget - 1)) for place in range(budget)}))
-        assert choices[budget - 1][2] < errors.of_lines(even, 0.0) / 2
+
+@settings(max_examples=25, deadline=None)
+@given(chosen=st.sets(st.integers(1, 18), max_size=12), seed=st.integers(0, 3))
+def test_the_error_of_a_plan_is_what_its_gaps_miss_by_what_of_it_is_left_at_the_end(
+    chosen: set[int], seed: int
+) -> None:
+    """Worked out velocity by velocity; a pull is never worse than none."""
+    profile = replace(made_up(seed=seed), gains=tuple(0.1 * step for step in range(21)))
+    steps = tuple(sorted({0, *chosen}))
+    choice = choice_of(gaps_of(profile, 20), steps)
+    reuse = Reuse(strategy=FreeCache(), computed=steps, pulls=choice.pulls)
+    assert choice.error == pytest.approx(missed(reuse, profile), rel=1e-3, abs=1e-9)
+    assert choice.error <= missed(Reuse(strategy=MagCache(), computed=steps), profile) * (1 + 1e-9)
+
+
+def missed(reuse: Reuse, profile: Profile) -> float:
+    """The sum over gaps of the squared distances at which they arrive, by the gains of the steps after them."""
+    gains, total = gains_at(profile, 20), 0.0
+    for step, after in pairwise((*reuse.computed, 20)):
+        rows = [strayed(reuse, profile, each) for each in range(step + 1, after)]
+        row = np.sum([np.zeros(20), *rows], axis=0)
+        total += gains[after] ** 2 * float(row @ products_at(profile, 20)[1] @ row)
+    return total
+
+
+def strayed(reuse: Reuse, profile: Profile, step: int) -> np.ndarray:
+    """How far from where it should have led a step leads, as weights of velocities."""
+    sigmas = products_at(profile, 20)[0]
+    row = np.zeros(20)
+    row[step] -= 1.0
+    for source, weight in weights(reuse, sigmas, step).items():
+        row[source] += weight
+    return np.asarray(row * (sigmas[step + 1] - sigmas[step]))
 
 
 def test_meancache_computes_as_many_steps_as_were_asked_for() -> None:
@@ -118,11 +164,11 @@ def test_magcache_computes_more_where_its_threshold_is_lower() -> None:
 
 def test_there_is_no_cliff_between_one_threshold_and_the_next() -> None:
     """The error grows with the threshold, within bounds and not at a leap. (For FreeCache it never falls: above.)"""
-    from epe.cache.choosing import Errors
-
-    errors = Errors(made_up(), 20)
+    profile, products = made_up(), products_at(made_up(), 20)[1]
     sweep = [computed(MagCache(threshold=0.02 * 1.2**power, max_skip_steps=4)) for power in range(20)]
-    found = [errors.of_lines(steps, 0.0) for steps in sweep]
+    plans = [Reuse(strategy=MagCache(), computed=steps) for steps in sweep]
+    rows = [np.stack([strayed(plan, profile, step) for step in range(20)]) for plan in plans]
+    found = [float(np.einsum("ij,jk,ik->", each, products, each)) for each in rows]
     assert len(sweep[-1]) < len(sweep[0])
     assert max(found) < 0.02, "in parts of the way from noise to picture"
     assert all(later < 5 * earlier for earlier, later in pairwise(found))
@@ -219,8 +265,8 @@ def test_steps_of_a_lease_are_counted_by_what_they_cost() -> None:
 
 def test_a_profile_of_another_number_of_steps_is_one_between_its_steps() -> None:
     profile = made_up(num_steps=20)
-    sigmas, products = products_at(profile, 39)
-    assert len(sigmas) == 40
+    sigmas, products = products_at(profile, 40)
+    assert sigmas[::2] == pytest.approx(profile.sigmas)
     assert products[::2, ::2] == pytest.approx(products_at(profile, 20)[1])
 
 

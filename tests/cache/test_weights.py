@@ -43,11 +43,14 @@ def test_a_taylor_series_is_that_of_the_paper() -> None:
     assert math.isclose(predicted(reuse, values, 9), third + 3 * slope + 9 / 2 * bend)
 
 
-def test_freecache_follows_the_line_through_two_computed_steps_as_far_as_its_pull_says() -> None:
-    line = [3.0 - 2.0 * sigma for sigma in SIGMAS[:-1]]
-    for pull in (0.0, 0.5, 1.0):
-        reuse = Reuse(strategy=FreeCache(), computed=(0, 4), pull=pull)
-        assert math.isclose(predicted(reuse, line, 7), line[4] + pull * (line[7] - line[4]))
+def test_freecache_adds_the_gaps_part_of_the_last_difference() -> None:
+    reuse = Reuse(strategy=FreeCache(), computed=(0, 4, 7), pulls=(0.9, 0.5, 0.0))
+    assert [dict(weights(reuse, SIGMAS, step)) for step in (2, 4, 6, 9)] == [
+        {0: 1},
+        {4: 1},
+        {0: -0.5, 4: 1.5},
+        {7: 1},
+    ]
 
 
 def test_meancache_meets_the_mean_velocity_of_the_next_interval_of_a_line() -> None:
@@ -89,7 +92,9 @@ def test_what_is_kept_at_once_is_bounded_by_the_rule() -> None:
     spaced = tuple(range(0, NUM_STEPS, 3))
     assert num_records(Reuse(strategy=MagCache(), computed=spaced), NUM_STEPS) == 1
     assert num_records(Reuse(strategy=TaylorSeer(max_order=2), computed=spaced), NUM_STEPS) == 3
-    assert num_records(Reuse(strategy=FreeCache(), computed=spaced, pull=0.5), NUM_STEPS) == 2
+    assert (
+        num_records(Reuse(strategy=FreeCache(), computed=spaced, pulls=(0.5,) * len(spaced)), NUM_STEPS) == 2
+    )
     assert num_records(Reuse(strategy=MagCache(), computed=tuple(range(NUM_STEPS))), NUM_STEPS) == 0
 
 

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torch._dynamo.utils import counters
 
 from epe import EmbeddedDiffusionRuntime
 from epe.cli.main import run
+from epe.config.load import build_stage
+from epe.config.request import resolve_request
+from epe.runtime.rival import Rival
 
 
 @pytest.fixture
@@ -38,13 +43,17 @@ def stage_file(settings: dict[str, Any], tmp_path: Path) -> str:
 def test_steps_are_timed_in_turn_with_those_of_diffusers(
     stage_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "rows.json"
+    out, picture = tmp_path / "rows.json", tmp_path / "steps.png"
     flags = ["--sizes", "64x96", "--rounds", "2", "--steps", "1", "--against", "diffusers"]
-    assert run(["bench", "--stage-config", stage_file, *flags, "--json", str(out)]) == 0
+    assert (
+        run(["bench", "--stage-config", stage_file, *flags, "--json", str(out), "--plot", str(picture)]) == 0
+    )
     (row,) = json.loads(out.read_bytes())
     assert (row["height"], row["width"], row["tokens"], row["conditions"]) == (64, 96, 24, 2)
-    assert len(row["step_s"]) == len(row["diffusers_step_s"]) == 2
-    assert all(seconds > 0 for seconds in (*row["step_s"], *row["diffusers_step_s"], row["decode_s"]))
+    theirs = row["others_step_s"]["diffusers"]
+    assert len(row["step_s"]) == len(theirs) == 2
+    assert all(seconds > 0 for seconds in (*row["step_s"], *theirs, row["decode_s"]))
+    assert picture.read_bytes().startswith(b"\x89PNG")
     head, line = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["size", "tokens"]
     assert line.split()[:2] == ["64x96", "24"]
@@ -61,6 +70,21 @@ async def test_a_service_takes_the_costs_for_its_own_and_measures_nothing(
         assert (await runtime.status()).costs.origin == "kept"
 
 
+def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict[str, Any]) -> None:
+    torch.compiler.reset()
+    stage = build_stage(settings)
+    request = resolve_request(stage.family, prompt="x", num_steps=2, defaults=stage.request_defaults)
+    plain = Rival(stage, torch.device("cpu"))
+    compiled = plain.compiled(backend="eager")
+    before = counters["stats"]["unique_graphs"]
+    assert plain.step_s(request, num_steps=1) > 0
+    assert counters["stats"]["unique_graphs"] == before
+    assert compiled.step_s(request, num_steps=1) > 0
+    assert counters["stats"]["unique_graphs"] > before
+    theirs, others = (each._pipeline.transformer.parameters() for each in (plain, compiled))
+    assert all(one is other for one, other in zip(theirs, others, strict=True))
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -68,6 +92,7 @@ async def test_a_service_takes_the_costs_for_its_own_and_measures_nothing(
         (["--sizes", "large"], "--sizes: expected a size such as"),
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
         (["--against", "others"], "invalid choice: 'others'"),
+        (["--plot", "steps.gif"], "--plot: steps.gif must end in .png, .svg, .pdf"),
     ],
 )
 def test_what_cannot_be_timed_is_refused_before_anything_is_loaded(

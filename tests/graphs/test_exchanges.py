@@ -102,3 +102,21 @@ def test_a_pass_is_captured_without_the_others() -> None:
 
 def gathered(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     return exchange.gather(args[0], (2, 2), dim=0)
+
+
+def test_each_rank_captures_in_its_own_gaps_and_exchanges_nothing_meanwhile() -> None:
+    def task(lane: ThreadExchange) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        graphs = Graphs(TapeDevice(), budget_bytes=2**20)
+        graphs.in_gaps = True
+        pairs = []
+        for turn in range(4):
+            part = part_of(lane.position, turn)
+            drawn = graphs.run(every_exchange, lane, (part,), {})  # type: ignore[arg-type]
+            pairs.append((drawn, every_exchange(lane, (part,), {})))  # type: ignore[arg-type]
+            if turn == lane.position:
+                graphs.capture_seen(goes_on=True)
+        assert graphs.statistics.num_replayed == 3 - lane.position
+        return pairs
+
+    for pairs in on_lane(4, task):
+        assert all(torch.equal(drawn, expected) for drawn, expected in pairs)

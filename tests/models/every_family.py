@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from epe.messages import OutputFormat, Request
 from epe.models.contract import Adapter
 from tests.models.on_ranks import Loading
 
+# The adapters of so many ranks.
+Ranks = Callable[[int], list[Adapter]]
 # Above what makes a second branch, where a family has one.
 GUIDANCE = {"zimage": 5.0, "flux1": 3.5, "flux2-klein": 4.0, "qwen-image": 4.0, "wan": 5.0}
 

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 from epe.graphs import Graphs
 from epe.messages import Request, Split
 from epe.models.contract import State
+from epe.transport.exchange import SoloExchange
 from tests.graphs.tape import TapeDevice
-from tests.models.every_family import adapters_of, make_request
+from tests.models.every_family import Ranks, adapters_of, make_request
 from tests.models.trajectories import drawn_by_lane, drawn_with_moves, solo, taking_turns
 
 
 @pytest.fixture(scope="package")
-def plain(checkpoint: Path) -> Any:
-    return adapters_of(checkpoint, 1)[0]
+def plain(ranks: Ranks) -> Any:
+    return ranks(1)[0]
 
 
 def capturing(checkpoint: Path, count: int) -> tuple[list[Any], list[Graphs]]:
@@ -85,3 +86,24 @@ def test_graphs_survive_moves_between_lanes(checkpoint: Path, plain: Any) -> Non
     assert torch.equal(state.tensors["latents"], expected)
     assert sum(own.statistics.num_replayed for own in graphs) > 0
     assert all(own.statistics.num_refused == 0 for own in graphs)
+
+
+def test_passes_that_are_captured_in_gaps_keep_no_gradients_and_give_the_same_bits(
+    checkpoint: Path, plain: Any
+) -> None:
+    (adapter,), (graphs,) = capturing(checkpoint, 1)
+    graphs.in_gaps = True
+    had_gradients: list[bool] = []
+    adapter.pipeline.transformer.register_forward_pre_hook(
+        lambda *_: had_gradients.append(torch.is_grad_enabled())
+    )
+    request = small(checkpoint)
+    state = adapter.encode(request)
+    for _ in range(request.num_steps):
+        state = adapter.step(state, SoloExchange(), Split())
+        graphs.capture_seen(goes_on=True)
+    assert torch.equal(state.tensors["latents"], solo(plain, request).tensors["latents"])
+    assert graphs.statistics.num_replayed > graphs.statistics.num_eager
+    assert graphs.statistics.num_refused == 0
+    assert had_gradients
+    assert not any(had_gradients)

@@ -40,11 +40,11 @@ def test_a_rank_alone_without_memory_does_it_again_with_bands_in_host_memory_and
     right, homes = decoded(vae, LATENTS, SoloExchange()), []
     decode = decoding.bands.decode
 
-    def scarce(*args: Any, home: torch.device | None = None) -> torch.Tensor | None:
+    def scarce(*args: Any, home: torch.device | None = None, **options: Any) -> torch.Tensor | None:
         homes.append(home)
         if home is None:
             raise torch.OutOfMemoryError("no memory")
-        return decode(*args, home=home)
+        return decode(*args, home=home, **options)
 
     monkeypatch.setattr(decoding.bands, "decode", scarce)
     assert torch.equal(decoded(vae, LATENTS, SoloExchange()), right)
@@ -52,7 +52,7 @@ def test_a_rank_alone_without_memory_does_it_again_with_bands_in_host_memory_and
 
 
 def test_a_lane_without_memory_says_so(vae: AutoencoderKL, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scarce(*_: Any) -> None:
+    def scarce(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("no memory")
 
     monkeypatch.setattr(decoding.bands, "decode", scarce)

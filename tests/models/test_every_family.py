@@ -13,7 +13,7 @@ from epe.families import FAMILIES
 from epe.messages import Split
 from epe.transport.exchange import SoloExchange
 from tests.lanes import ThreadExchange, on_lane
-from tests.models.every_family import adapters_of, make_request
+from tests.models.every_family import Ranks, adapters_of, make_request
 from tests.models.trajectories import drawn_by_lane, solo
 from tests.oracle import latents_of
 
@@ -33,26 +33,31 @@ SIZES = {
     [{}, {"attention_mode": "ulysses"}, {"attention_mode": "ulysses", "ulysses_degree": 2}],
     ids=str,
 )
-def test_eight_ranks_give_the_pipelines_bits(loading: dict[str, Any], checkpoint: Path, oracle: Any) -> None:
+def test_eight_ranks_give_the_pipelines_bits(
+    loading: dict[str, Any], ranks: Ranks, checkpoint: Path, oracle: Any
+) -> None:
     request = make_request(checkpoint, num_steps=2)
     expected = latents_of(oracle, request)
-    drawn = drawn_by_lane(adapters_of(checkpoint, 8, **loading), request, Split(cp=8))
+    adapters = adapters_of(checkpoint, 8, **loading) if loading else ranks(8)
+    drawn = drawn_by_lane(adapters, request, Split(cp=8))
     assert all(torch.equal(latents, expected) for latents in drawn)
 
 
-def test_sizes_that_no_width_divides_give_the_pipelines_bits(checkpoint: Path, oracle: Any) -> None:
+def test_sizes_that_no_width_divides_give_the_pipelines_bits(
+    ranks: Ranks, checkpoint: Path, oracle: Any
+) -> None:
     height, width = SIZES[checkpoint.name]
     num_steps = FAMILIES[checkpoint.name].min_steps
     request = make_request(checkpoint, height=height, width=width, num_frames=1, num_steps=num_steps)
     expected = latents_of(oracle, request)
-    adapters = adapters_of(checkpoint, 4)
+    adapters = ranks(4)
     for lane_width in (2, 3, 4):
         drawn = drawn_by_lane(adapters, request, Split(cp=lane_width))
         assert all(torch.equal(latents, expected) for latents in drawn), lane_width
 
 
-def test_the_seed_decides_the_picture(checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
+def test_the_seed_decides_the_picture(ranks: Ranks, checkpoint: Path) -> None:
+    (adapter,) = ranks(1)
     first, again, other = (
         adapter.decode(solo(adapter, make_request(checkpoint, height=64, width=64, seed=seed))).numpy()
         for seed in (5, 5, 6)
@@ -61,8 +66,10 @@ def test_the_seed_decides_the_picture(checkpoint: Path) -> None:
     assert not np.array_equal(first, other)
 
 
-def test_a_decode_has_the_same_pixels_on_every_lane_and_nearly_those_of_the_whole(checkpoint: Path) -> None:
-    adapters = adapters_of(checkpoint, 4)
+def test_a_decode_has_the_same_pixels_on_every_lane_and_nearly_those_of_the_whole(
+    ranks: Ranks, checkpoint: Path
+) -> None:
+    adapters = ranks(4)
     state = adapters[0].encode(make_request(checkpoint, height=272, width=80))
     alone, whole = adapters[0].decode(state, SoloExchange()), adapters[0].decode(state)
     assert alone is not None

@@ -13,13 +13,13 @@ from epe.errors import NonFinite
 from epe.messages import Split, StateHeader
 from epe.models.contract import Adapter
 from epe.transport.exchange import SoloExchange
-from tests.models.every_family import adapters_of, make_request
+from tests.models.every_family import Ranks, make_request
 from tests.models.trajectories import advance, same, solo, taking_turns
 
 
 @pytest.fixture(scope="module")
-def adapters(checkpoint: Path) -> list[Adapter]:
-    return adapters_of(checkpoint, 2)
+def adapters(ranks: Ranks) -> list[Adapter]:
+    return ranks(2)
 
 
 def test_eight_requests_that_take_turns_do_not_see_each_other(

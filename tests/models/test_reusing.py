@@ -16,7 +16,7 @@ from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import SoloExchange as Solo
 from tests.cache.profiles import made_up
 from tests.lanes import on_lane
-from tests.models.every_family import adapters_of, make_request
+from tests.models.every_family import Ranks, make_request
 from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
 
 RULES = CacheRules(profile=made_up())
@@ -40,8 +40,10 @@ def strategy_of(checkpoint: Path) -> Strategy:
 
 
 @pytest.mark.parametrize("strategy", [None, MEAN, *STATIC, TEA], ids=lambda each: type(each).__name__)
-def test_cached_steps_are_fewer_and_leave_nothing(strategy: Strategy | None, checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
+def test_cached_steps_are_fewer_and_leave_nothing(
+    strategy: Strategy | None, ranks: Ranks, checkpoint: Path
+) -> None:
+    (adapter,) = ranks(1)
     state = begun = adapter.encode(cached(checkpoint, strategy))
     most = 0
     while state.step < STEPS:
@@ -60,8 +62,8 @@ def test_cached_steps_are_fewer_and_leave_nothing(strategy: Strategy | None, che
     assert 0 < away < 0.5, "it is led on to about the same picture"
 
 
-def test_every_width_gives_the_bits_of_one_rank(checkpoint: Path) -> None:
-    adapters = adapters_of(checkpoint, 4)
+def test_every_width_gives_the_bits_of_one_rank(ranks: Ranks, checkpoint: Path) -> None:
+    adapters = ranks(4)
     for strategy in dict.fromkeys((strategy_of(checkpoint), TEA)):
         request = cached(checkpoint, strategy)
         alone = solo(adapters[0], request).tensors["latents"]
@@ -70,8 +72,8 @@ def test_every_width_gives_the_bits_of_one_rank(checkpoint: Path) -> None:
                 assert torch.equal(latents, alone)
 
 
-def test_a_move_at_every_boundary_changes_no_bit(checkpoint: Path) -> None:
-    adapters = adapters_of(checkpoint, 3)
+def test_a_move_at_every_boundary_changes_no_bit(ranks: Ranks, checkpoint: Path) -> None:
+    adapters = ranks(3)
     turns = [Split(cp=1 + turn % 3) for turn in range(STEPS)]
     for strategy in dict.fromkeys((strategy_of(checkpoint), TEA)):
         request = cached(checkpoint, strategy)
@@ -79,8 +81,8 @@ def test_a_move_at_every_boundary_changes_no_bit(checkpoint: Path) -> None:
         assert same(moved, solo(adapters[0], request))
 
 
-def test_requests_of_different_strategies_that_take_turns_do_not_meet(checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
+def test_requests_of_different_strategies_that_take_turns_do_not_meet(ranks: Ranks, checkpoint: Path) -> None:
+    (adapter,) = ranks(1)
     strategies: list[Strategy | None] = [None, strategy_of(checkpoint), TEA, TaylorSeer(fresh_threshold=2)]
     requests = [cached(checkpoint, each, id=f"r{n}", seed=n) for n, each in enumerate(strategies)]
     states = [adapter.encode(request) for request in requests]
@@ -89,8 +91,8 @@ def test_requests_of_different_strategies_that_take_turns_do_not_meet(checkpoint
     assert all(same(state, solo(adapter, state.request)) for state in states)
 
 
-def test_in_a_batch_each_computes_its_own_steps(checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
+def test_in_a_batch_each_computes_its_own_steps(ranks: Ranks, checkpoint: Path) -> None:
+    (adapter,) = ranks(1)
     strategies: list[Strategy | None] = [None, strategy_of(checkpoint), TEA]
     requests = [cached(checkpoint, each, id=f"r{n}", seed=n) for n, each in enumerate(strategies)]
     states = [adapter.encode(request) for request in requests]
@@ -99,8 +101,8 @@ def test_in_a_batch_each_computes_its_own_steps(checkpoint: Path) -> None:
     assert farthest(states, [solo(adapter, request) for request in requests]) < 1e-4
 
 
-def test_broadcast_attention_in_a_batch_is_that_of_its_own_request(checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
+def test_broadcast_attention_in_a_batch_is_that_of_its_own_request(ranks: Ranks, checkpoint: Path) -> None:
+    (adapter,) = ranks(1)
     alike = [broadcast(checkpoint, id=f"r{n}", seed=n) for n in range(2)]
     mixed = [alike[0], cached(checkpoint, None, id="r1", seed=1)]
     for requests in (alike, mixed):
@@ -133,8 +135,10 @@ def stretches(request: Request) -> list[int]:
     return [end - start for start, end in zip(request.reuse.joints, ends, strict=True)]
 
 
-def test_broadcast_attention_changes_the_picture_a_little_and_keeps_nothing(checkpoint: Path) -> None:
-    (adapter,) = adapters_of(checkpoint, 1)
+def test_broadcast_attention_changes_the_picture_a_little_and_keeps_nothing(
+    ranks: Ranks, checkpoint: Path
+) -> None:
+    (adapter,) = ranks(1)
     request = broadcast(checkpoint)
     state, kept = adapter.encode(request), []
     while state.step < STEPS:
@@ -149,9 +153,10 @@ def test_broadcast_attention_changes_the_picture_a_little_and_keeps_nothing(chec
 
 
 def test_broadcast_attention_gives_equal_bits_on_lanes_that_change_between_its_stretches(
+    ranks: Ranks,
     checkpoint: Path,
 ) -> None:
-    adapters = adapters_of(checkpoint, 3)
+    adapters = ranks(3)
     request = broadcast(checkpoint)
     alone = solo(adapters[0], request)
     state = adapters[0].encode(request)
@@ -166,9 +171,9 @@ def test_broadcast_attention_gives_equal_bits_on_lanes_that_change_between_its_s
     assert torch.equal(state.tensors["latents"], alone.tensors["latents"])
 
 
-def test_guidance_counts_with_caching_on(checkpoint: Path) -> None:
+def test_guidance_counts_with_caching_on(ranks: Ranks, checkpoint: Path) -> None:
     """A cache that forgets the second branch draws the same picture whatever the scale."""
-    (adapter,) = adapters_of(checkpoint, 1)
+    (adapter,) = ranks(1)
     for strategy in (STATIC[0], TEA):
         drawn = [
             solo(adapter, cached(checkpoint, strategy, guidance_scale=scale)).tensors["latents"]
@@ -177,9 +182,11 @@ def test_guidance_counts_with_caching_on(checkpoint: Path) -> None:
         assert float((drawn[0] - drawn[1]).abs().max()) > 1e-3
 
 
-def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(checkpoint: Path) -> None:
+def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(
+    ranks: Ranks, checkpoint: Path
+) -> None:
     """A cache that belongs to the model would still hold the other's."""
-    (adapter,) = adapters_of(checkpoint, 1)
+    (adapter,) = ranks(1)
     request, other = cached(checkpoint, TEA), cached(checkpoint, TEA, id="other", height=112, width=128)
     before = solo(adapter, request)
     solo(adapter, other)
@@ -187,7 +194,9 @@ def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(che
 
 
 @pytest.mark.parametrize("finding", [0, 1])
-def test_a_rank_does_what_the_head_of_its_lane_has_found(checkpoint: Path, finding: int) -> None:
+def test_a_rank_does_what_the_head_of_its_lane_has_found(
+    ranks: Ranks, checkpoint: Path, finding: int
+) -> None:
     """Ranks that decided alone would wait for each other for ever."""
 
     class Follower(Solo):
@@ -195,7 +204,7 @@ def test_a_rank_does_what_the_head_of_its_lane_has_found(checkpoint: Path, findi
             assert source == 0
             return torch.full_like(tensor, finding)
 
-    (adapter,) = adapters_of(checkpoint, 1)
+    (adapter,) = ranks(1)
     state = begun = adapter.encode(cached(checkpoint, TEA))
     state = advance(adapter, state, Follower(), Split(), num_steps=STEPS)
     assert num_computed(begun, state) == (STEPS if finding else 2)

@@ -79,7 +79,7 @@ def test_what_a_profile_says_of_the_model_is_what_the_model_does(checkpoint: Pat
     """The fitted error of a plan is, to the first order, that of the latents which it draws."""
     adapter = load_adapter("zimage", checkpoint, Loading(device=torch.device("cpu")))
     request = make_request(checkpoint, num_steps=10, height=96, width=112, prompt="a cat")
-    profile = fit_profile(adapter, [request], model="tiny", source="a test", num_tried=1)  # type: ignore[arg-type]
+    profile = fit_profile(adapter, [request], model="tiny", source="a test", num_probed=1)  # type: ignore[arg-type]
     whole = solo(adapter, request).tensors["latents"]
     away = []
     for budget in (8, 5, 3):

@@ -50,6 +50,7 @@ async def test_all_ranks_are_restarted_while_pictures_are_drawn_and_the_pictures
     drawn = []
     while not restart.done():
         drawn += await asyncio.gather(*(service.draw(**WANTED) for _ in range(3)))
+        await asyncio.sleep(0.5)  # So that the ranks which start have a core too.
     assert (await restart).endswith("all ranks have been restarted\n")
     assert len(drawn) >= 3
     assert {reply.file for reply in drawn} == {undisturbed.file}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,16 @@ def test_likeness_is_that_of_the_definitions() -> None:
 
 
 def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
-    right = {"colour": 1.0, "place": 0.5, "kind": 1.0, "number": 1.0, "judged": True}
+    right = {"colour": 1.0, "place": 0.5, "kind": 1.0, "number": 1.0}
     likeness = {"psnr_db": 30.5, "ssim": 0.96, "computed": 4.0}
-    times = {"speed_up": 1.95, "least": 1.9, "most": 2.0, "kept_bytes": 2048, "computed": 4, "num_records": 1}
+    times = {
+        "speed_up": 1.95,
+        "least": 1.9,
+        "most": 2.0,
+        "whole_speed_up": 1.85,
+        "kept_bytes": 2048,
+        "rounds": 3,
+    }
     about = {
         "size": "quick",
         "device": "cpu",
@@ -69,23 +75,41 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"case": "setting", **about, "num_seeds": 1, "rounds": 1, "step_counts": [8]},
         {"case": "quality", "steps": 8, "strategy": "none", "value": 8, **right},
-        {"case": "speed", "steps": 8, "strategy": "none", "seconds": 1.0},
+        {
+            "case": "speed",
+            "steps": 8,
+            "strategy": "none",
+            "value": 8,
+            "rounds": 3,
+            "steps_s": 1.0,
+            "whole_s": 1.1,
+        },
     ]
     for strategy, more in (("freecache", 0.0), ("even", -2.5)):
         named = {"steps": 8, "strategy": strategy, "value": 4}
         lines.append({"case": "quality", **named, **right, **likeness, "psnr_db": 30.5 + more})
         lines.append({"case": "speed", **named, **times})
-    (tmp_path / "flexcache.jsonl").write_text("\n".join(map(json.dumps, lines)))
     drawn = np.zeros((2, 16, 16, 3), dtype=np.uint8)
-    np.savez_compressed(tmp_path / "pictures.npz", **{"8/none/8": drawn, "8/freecache/4": drawn})
-    run = flexcache_page.Run(tmp_path)
-    text = flexcache_page.page(run, [], commands="`made up`")
+    run = flexcache_page.Run(lines, {"8/none/8": drawn, "8/freecache/4": drawn})
+    text = flexcache_page.page(run, _real_lines(), commands="`made up`")
     assert (
-        "| freecache | 4 | 4 | 1.95 (1.90 to 2.00) | | 30.50 | 0.9600 | 1.000 | 0.500 | 1.000 | 2 |"
+        "| freecache | 4 | 4 | 1.95 (1.90 to 2.00) | 1.85 | | 30.50 | 0.9600 | 1.000 | 0.500 | 1.000 | 2 |"
         in text.replace("|  |", "| |")
     )
     assert "FreeCache with 4 of 8 computed: +2.50 dB to even." in text
+    assert "| zimage | captured | none | | 50 | 1 | 20.0 ms | | |" in text
+    assert "| zimage | captured | freecache | 25 | 25 | 1.98 | 1.003 | 0.20 | 2.00 |" in text
     flexcache_page.plot(run, 8, tmp_path / "plot.png")
     flexcache_page.sheet(run, 8, tmp_path / "sheet.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
     assert (tmp_path / "sheet.png").exists()
+
+
+def _real_lines() -> list[dict[str, Any]]:
+    named = {"family": "zimage", "captured": True}
+    taken = {"speed_up": 1.98, "computed_step": 1.003, "reused_step_s": 0.0002, "kept_bytes": 2**21}
+    return [
+        {"case": "machine", "gpu": "a GPU", "torch": "2"},
+        {"case": "plain", **named, "step_s": 0.02, "made_s": 1.0},
+        {"case": "setting", **named, "strategy": "freecache", "value": 25, "computed": 25, **taken},
+    ]

@@ -6,7 +6,9 @@ import json
 import sys
 
 import pytest
+import torch
 
+from benchmarks.h200_decode import main as decode
 from benchmarks.h200_steps import main
 from benchmarks.steps_page import page
 
@@ -42,3 +44,17 @@ def test_a_case_that_fails_costs_its_own_line_alone(
 
 def _fails(*args: object) -> None:
     raise RuntimeError("no memory")
+
+
+def test_decodes_become_rows_of_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(sys, "argv", ["h200_decode", "--tiny", "--device", "cpu"])
+    decode()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["decode"] for line in lines] == ["AutoencoderKL", "AutoencoderKLWan"]
+    assert all(each is None or each > 80 for line in lines for each in line["psnr_db"].values())
+    setting = {"device": "cpu", "python": "3", "torch": "2", "diffusers": "0", "rounds": 3}
+    rows = [line for line in page([setting, *lines]).splitlines() if line.startswith("| Autoencoder")]
+    assert [row.split("|")[2] for row in rows] == [" 128x128 ", " 128x64x5 "]

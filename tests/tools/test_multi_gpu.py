@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.h200_families import setting_of
+from benchmarks.lane_decode import cases
 from benchmarks.lane_steps import ways
 from benchmarks.multi_gpu import Run, merged, perform
 from benchmarks.step_entrants import StepCase
-from tests.world import World
+from tests.world import ADAPTERS, World
 
 SETTING = setting_of("cpu", tiny=True)
 CASE = StepCase("zimage", 256, 256, text_rows=32, timed_steps=1)
@@ -21,7 +22,7 @@ CASE = StepCase("zimage", 256, 256, text_rows=32, timed_steps=1)
 @pytest.fixture(scope="module")
 def pair() -> Iterator[World]:
     """Two ranks: twice as many would take four times as long here."""
-    world = World(2)
+    world = World(2, preload=ADAPTERS)
     yield world
     world.close()
 
@@ -42,9 +43,7 @@ def test_every_way_to_take_a_step_gives_the_bits_of_one_rank_and_is_timed_in_tur
 
 @pytest.mark.world
 def test_a_decode_over_all_ranks_has_the_bits_of_one_in_bands(pair: World) -> None:
-    from benchmarks import lane_decode
-
-    picture = replace(lane_decode.cases(SETTING)[0], rows=16, columns=8)
+    picture = replace(cases(SETTING)[0], rows=16, columns=8)
     run = Run("lane_decode:decodes", (SETTING, picture), {})
     lines = {line["way"]: line for line in perform(pair, run, limit_s=100.0) if "way" in line}
     assert set(lines) == {"whole", "bands 1", "captured 1", "bands 2", "captured 2"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from epe.vae import Bands, bands_of, canvas, decode, layers, why_not
+from epe.vae.writers import OverChannels
 from tests.lanes import ThreadExchange, on_lane
 from tests.vae.conftest import Subject, load
 
@@ -190,7 +191,7 @@ def test_pixels_normalized_in_one_pass_are_those_of_the_module(name: str, dtype:
     rows = torch.randn(1, 24, 2, 5, 7, generator=generator).to(dtype)
     rows[..., 0] = 0.0
     expected = norm(rows.double()).detach()
-    one = layers.over_channels(rows, norm.gamma.detach().to(dtype)).double()
+    one = OverChannels(norm.gamma.detach().to(dtype))(rows).double()
     many = norm.to(dtype)(rows).detach().double()
     gamma_error = float((norm.gamma.double() - norm.to(dtype).gamma.double()).detach().abs().max())
     assert (

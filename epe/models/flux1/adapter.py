@@ -18,6 +18,7 @@ from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
 from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
+from epe.models.flux1.single import keep_apart
 from epe.models.guide import lead_away
 from epe.models.loading import Loading
 from epe.models.moving import Movable
@@ -59,6 +60,11 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         )
         super().__init__(make_schedule=make_schedule, predict=self._predict, guide=lead_away)
 
+    def compile_blocks(self, *, backend: str = "inductor") -> None:
+        """Compile the blocks of the transformer, which changes the last bits of what they give."""
+        keep_apart(self.pipeline.transformer)
+        super().compile_blocks(backend=backend)
+
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long for T5.
 
@@ -83,7 +89,8 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
             )
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
             return picture_of(
-                decoded(vae, latents, exchange, graphs=self.graphs), self.pipeline.image_processor
+                decoded(vae, latents, exchange, graphs=self.graphs, writers=self.writers),
+                self.pipeline.image_processor,
             )
 
     def _check_guidance(self, scale: float) -> None:

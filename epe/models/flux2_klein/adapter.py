@@ -83,7 +83,9 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
             mean = vae.bn.running_mean.view(1, -1, 1, 1).to(latents.device, latents.dtype)
             std = torch.sqrt(vae.bn.running_var.view(1, -1, 1, 1) + vae.config.batch_norm_eps)
             latents = latents * std.to(latents.device, latents.dtype) + mean
-            picture = decoded(vae, pipeline._unpatchify_latents(latents), exchange, graphs=self.graphs)
+            picture = decoded(
+                vae, pipeline._unpatchify_latents(latents), exchange, graphs=self.graphs, writers=self.writers
+            )
             return picture_of(picture, pipeline.image_processor)
 
     def _is_guided(self, request: Request) -> bool:

@@ -25,6 +25,7 @@ from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.qwen_image.plan import PLAN
+from epe.models.qwen_image.rope import rotate_in_real_numbers
 from epe.models.schedule import dynamic_schedule
 from epe.parallel import SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
@@ -60,6 +61,12 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         )
         super().__init__(make_schedule=make_schedule, predict=self._predict, guide=lead_away_at_length)
 
+    def compile_blocks(self, *, backend: str = "inductor") -> None:
+        """Compile the blocks of the transformer, which changes the last bits of what they give."""
+        rotate_in_real_numbers(self.pipeline.transformer)
+        self.sharding.share_attention()
+        super().compile_blocks(backend=backend)
+
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
         guided = self.family.num_conditions(request.guidance_scale) == 2
@@ -79,7 +86,7 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
                 state.tensors[LATENTS], request.height, request.width, pipeline.vae_scale_factor
             )
             # The VAE is one of videos; a picture is a video of one frame.
-            video = decode_frames(pipeline.vae, latents, exchange, graphs=self.graphs)
+            video = decode_frames(pipeline.vae, latents, exchange, graphs=self.graphs, writers=self.writers)
             return picture_of(None if video is None else video[:, :, 0], pipeline.image_processor)
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:

@@ -25,7 +25,7 @@ from epe.models.pixels import video_of
 from epe.models.prompts import check_tokens
 from epe.models.reusing import Steps
 from epe.models.schedule import sigmas_of
-from epe.models.unipc import history_scalars, history_tensors, make_schedule, resume
+from epe.models.unipc import Unchecked, history_scalars, history_tensors, make_schedule, resume
 from epe.models.wan.plan import LAYERS, PLAN
 from epe.parallel import SequenceSharding, TeamLimits, TensorSharding, predict_apart
 from epe.transport.exchange import Exchange
@@ -117,7 +117,7 @@ class WanAdapter(Steps, Movable, Capturable):
     def advanced(self, state: State, velocity: torch.Tensor) -> State:
         """The state after its step in this direction."""
         scheduler = self._resumed(state)
-        with torch.no_grad():
+        with torch.no_grad(), Unchecked():
             (latents,) = scheduler.step(
                 velocity, scheduler.timesteps[state.step], state.tensors[LATENTS], return_dict=False
             )
@@ -136,7 +136,7 @@ class WanAdapter(Steps, Movable, Capturable):
     def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
         with torch.inference_mode():
-            video = decode_frames(self.pipeline.vae, state.tensors[LATENTS], exchange)
+            video = decode_frames(self.pipeline.vae, state.tensors[LATENTS], exchange, writers=self.writers)
             return video_of(video, self.pipeline.video_processor)
 
     def _resumed(self, state: State) -> UniPCMultistepScheduler:

@@ -134,7 +134,8 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
             latents = state.tensors[LATENTS].to(vae.dtype)
             latents = (latents / vae.config.scaling_factor) + vae.config.shift_factor
             return picture_of(
-                decoded(vae, latents, exchange, graphs=self.graphs), self.pipeline.image_processor
+                decoded(vae, latents, exchange, graphs=self.graphs, writers=self.writers),
+                self.pipeline.image_processor,
             )
 
     def _check_length(self, text: str, *, param: str, allowed: int) -> None:

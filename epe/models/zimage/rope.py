@@ -1,11 +1,7 @@
-"""Z-Image's rotary embedding in real numbers: a compiler makes one pass over memory of it, with the norm before it.
-
-As diffusers has it, in complex numbers, compilers leave it as it is: four passes in float32 for queries and keys each.
-"""
+"""Z-Image's rotary embedding in real numbers; diffusers has it inside of its processor."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +11,8 @@ from diffusers.models.transformers.transformer_z_image import (
     ZImageTransformerBlock,
     ZSingleStreamAttnProcessor,
 )
-from torch import nn
 
-from epe.parallel.plan import argument_index
-
-_TABLE = "freqs_cis"
+from epe.models.rotation import give_real_tables, rotated
 
 
 class RealRotation(ZSingleStreamAttnProcessor):
@@ -42,7 +35,8 @@ class RealRotation(ZSingleStreamAttnProcessor):
         if attn.norm_k is not None:
             key = attn.norm_k(key)
         if freqs_cis is not None:
-            query, key = _rotated(query, freqs_cis), _rotated(key, freqs_cis)
+            table = freqs_cis.unsqueeze(2)
+            query, key = rotated(query, table), rotated(key, table)
         if attention_mask is not None and attention_mask.ndim == 2:
             attention_mask = attention_mask[:, None, None, :]
         attended = dispatch_attention_fn(
@@ -64,22 +58,4 @@ def rotate_in_real_numbers(transformer: ZImageTransformer2DModel) -> None:
     for block in transformer.modules():
         if isinstance(block, ZImageTransformerBlock):
             block.attention.processor = RealRotation()
-            hook = partial(_in_real_numbers, index=argument_index(block, _TABLE))
-            block.register_forward_pre_hook(hook, with_kwargs=True)
-
-
-def _rotated(features: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """(batch, rows, heads, head dim), each pair of features turned by its angle, in float32."""
-    first, second = features.float().unflatten(-1, (-1, 2)).unbind(-1)
-    cosine, sine = table.unsqueeze(2).unbind(-1)
-    turned = torch.stack((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
-    return turned.flatten(-2).type_as(features)
-
-
-def _in_real_numbers(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, index: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """After the lane has taken its rows of the table, so that all hooks before this one see diffusers' own."""
-    if _TABLE in kwargs:
-        return args, {**kwargs, _TABLE: torch.view_as_real(kwargs[_TABLE])}
-    return (*args[:index], torch.view_as_real(args[index]), *args[index + 1 :]), kwargs
+            give_real_tables(block, "freqs_cis")

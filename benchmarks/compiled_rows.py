@@ -1,0 +1,92 @@
+"""Whether lanes of every width draw the bits of one rank where blocks are compiled: ranks are threads that share one
+GPU, each with a compiled model of its own around the same weights.
+
+    python -m benchmarks.compiled_rows                        # on CUDA
+    python -m benchmarks.compiled_rows --tiny --device cpu    # small models, compiled by nobody
+
+One JSON object a line, as it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.random_pipeline import make_adapter
+from benchmarks.real_sizes import MODELS
+from benchmarks.step_entrants import Bench, StepCase
+from epe.messages import Split
+from epe.parallel.products import keep_products_whole
+from epe.telemetry.log import configure
+from tests.models.trajectories import drawn_by_lane, solo
+
+WIDTHS = (2, 4)
+NUM_STEPS = 2
+CASES = (
+    StepCase("flux1", 256, 256),
+    StepCase("flux1", 1024, 1024, text_rows=512),
+    StepCase("zimage", 256, 256),
+    StepCase("zimage", 1024, 1024),
+    StepCase("qwen-image", 256, 256),
+    StepCase("qwen-image", 1024, 1024),
+    StepCase("wan", 480, 832, num_frames=17, text_rows=512),
+    StepCase("flux2-klein", 1024, 1024, text_rows=512),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    configure(json=True, level="warning")
+    deadline_s = time.perf_counter() + arguments.budget_s
+    device = torch.device(arguments.device)
+    if device.type == "cuda":
+        keep_products_whole()
+    for name in arguments.only:
+        bench = Bench(name, device=device, tiny=arguments.tiny)
+        adapters = [_compiled(bench) for _ in range(max(WIDTHS))]
+        for case in (case for case in CASES if case.family == name):
+            if time.perf_counter() < deadline_s:
+                print(json.dumps(_line(bench, adapters, case)), flush=True)
+        del bench, adapters
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _compiled(bench: Bench) -> Any:
+    adapter: Any = make_adapter(bench.name, bench.pipeline(), device=bench.device, mode="agkv")
+    adapter.compile_blocks(backend=bench.backend)
+    return adapter
+
+
+def _line(bench: Bench, adapters: list[Any], case: StepCase) -> dict[str, Any]:
+    begin_s = time.perf_counter()
+    line: dict[str, Any] = {"compiled_rows": case.family, "size": case.size, "text_rows": case.text_rows}
+    request = bench.request(case, NUM_STEPS)
+    try:
+        # Each compiles alone, since nobody waits for long in a lane.
+        alone, *_ = [solo(adapter, request).tensors["latents"] for adapter in adapters]
+        for width in WIDTHS:
+            drawn = drawn_by_lane(adapters, request, Split(cp=width))
+            line[f"width_{width}"] = max((each - alone).abs().max().item() for each in drawn)
+    except Exception as error:
+        line["error"] = f"{type(error).__name__}: {error}"[:400]
+    return {**line, "took_s": round(time.perf_counter() - begin_s, 1)}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true", help="small models in place of the real ones")
+    parser.add_argument("--only", nargs="+", choices=tuple(MODELS), default=list(MODELS))
+    parser.add_argument("--budget-s", type=float, default=1e6, help="begin no case after so many seconds")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Rotary embeddings in real numbers: a compiler makes one pass over memory of one, with the norm before it.
+
+As diffusers has them in complex numbers, compilers leave them as they are: four passes in float32 for queries and keys
+each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from epe.parallel.plan import argument_index
+
+Turn = Callable[[Any], Any]
+
+
+def rotated(features: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """(batch, rows, heads, head dim), each pair of features turned by its angle, in float32. `table` has cosines and
+    sines, and one head: (rows, 1, head dim / 2, 2), with or without a batch in front."""
+    first, second = features.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cosine, sine = table.unbind(-1)
+    turned = torch.stack((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
+    return turned.flatten(-2).type_as(features)
+
+
+def give_real_tables(block: nn.Module, argument: str, turn: Turn = torch.view_as_real) -> None:
+    """Let `block` get what `turn` makes of its rotary tables, after the lane has taken its rows of them: hooks before
+    this one see diffusers' own."""
+    hook = partial(_turned, argument=argument, index=argument_index(block, argument), turn=turn)
+    block.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _turned(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    argument: str,
+    index: int,
+    turn: Turn,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if argument in kwargs:
+        return args, {**kwargs, argument: turn(kwargs[argument])}
+    return (*args[:index], turn(args[index]), *args[index + 1 :]), kwargs

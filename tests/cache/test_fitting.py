@@ -1,0 +1,57 @@
+"""What profiles say of trajectories and of errors in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from epe.cache import Profile
+from epe.cache.fitting import Probe, Trajectory, fit
+from epe.cache.freecache import choice_of, free_choices, gaps_of
+from epe.cache.products import gains_at
+from tests.cache.profiles import made_up
+
+SIGMAS = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def fitted(*probes: Probe) -> Profile:
+    velocities = np.array([[1.0, 0.0], [1.0, 0.5], [1.0, 1.0], [1.0, 1.5]])
+    trajectory = Trajectory(
+        products=velocities @ velocities.T, latents_change=(0.1, 0.2, 0.3), velocity_change=(0.2, 0.4, 0.6)
+    )
+    return fit([trajectory], probes, sigmas=SIGMAS, model="made up", family="zimage", source="a test")
+
+
+def test_gains_are_what_is_left_of_errors_and_lines_lead_between_probed_steps() -> None:
+    probes = [
+        Probe(step=1, error=3.0, left=4.5),
+        Probe(step=1, error=4.0, left=24.0),
+        Probe(step=3, error=2.0, left=1.0),
+    ]
+    assert fitted(*probes).gains == pytest.approx((3.0, 3.0, 1.75, 0.5, 1.0))
+    assert gains_at(fitted(*probes), 8) == pytest.approx((3, 3, 3, 2.375, 1.75, 1.125, 0.5, 0.75, 1))
+
+
+def test_without_probes_all_of_an_error_is_left() -> None:
+    assert fitted().gains == (1.0,) * 5
+    assert gains_at(replace(fitted(), gains=()), 2) == (1.0, 1.0, 1.0)
+
+
+def test_products_are_parts_of_the_squared_way() -> None:
+    profile = fitted()
+    rows = np.zeros((4, 4))
+    for step, row in enumerate(profile.gram):
+        rows[step, : step + 1] = rows[: step + 1, step] = row
+    lengths = np.diff(SIGMAS)
+    assert lengths @ rows @ lengths == pytest.approx(1.0)
+
+
+def test_where_early_errors_grow_freecache_computes_more_of_the_first_steps() -> None:
+    """A late error that is mended costs less than an early one that grows, however large."""
+    profile = made_up()
+    alike = replace(profile, gains=(1.0,) * 21)
+    growing = replace(profile, gains=(*np.geomspace(30, 0.1, 20).tolist(), 1.0))
+    even, early = (free_choices(each, 20, frozenset({0, 19}))[8].computed for each in (alike, growing))
+    assert sum(step < 10 for step in early) > sum(step < 10 for step in even)
+    assert choice_of(gaps_of(growing, 20), early).error < choice_of(gaps_of(growing, 20), even).error

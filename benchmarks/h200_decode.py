@@ -25,7 +25,6 @@ import torch
 from benchmarks.real_sizes import MODELS
 from epe.graphs import CudaGraphs, Graphs
 from epe.models.decoding import decoded
-from epe.parallel import compiler_of
 from epe.telemetry.log import configure
 from epe.transport.exchange import SoloExchange
 from epe.vae import compiled_writers
@@ -98,7 +97,7 @@ def _ways(case: Case, vae: Any, latents: torch.Tensor, device: torch.device) -> 
     """Ours turn their weights over, so each has its own."""
     is_gpu = device.type == "cuda"
     exact, fast = copy.deepcopy(vae), copy.deepcopy(vae)
-    writers = compiled_writers(compiler_of("inductor" if is_gpu else "eager"))
+    writers = compiled_writers("inductor" if is_gpu else "eager")
     return {
         "diffusers": lambda: vae.decode(latents, return_dict=False)[0],
         "exact": partial(decoded, exact, latents, SoloExchange(), graphs=_graphs(case, device)),

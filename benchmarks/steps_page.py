@@ -27,12 +27,17 @@ DECODING = (
     "as a service decodes whose stage file asks for it, pictures captured.",
 )
 
+ROWS = (
+    "`python -m benchmarks.compiled_rows >> RUN.jsonl`: two steps of compiled blocks on lanes of 2 and 4 ranks, which "
+    "were threads on one GPU, each with blocks of its own; `=` are the bits of one rank, else the largest difference.",
+)
+
 NOT_RUN = (
     "## Not run",
     "",
-    "Empty cells. Captured passes on lanes of several GPUs, in pieces between NCCL's exchanges: on one GPU two ranks, "
-    "which were threads, replayed them with equal bits (`python -m benchmarks.graph_checks`). A stream of requests of "
-    "mixed sizes through the whole service, and many short ones one after the other for the sake of memory.",
+    "Empty cells. Compiled steps on lanes of several GPUs; captured ones ran on two ([lanes](multi-gpu.md)). Lanes of "
+    "more than two GPUs. On one GPU two ranks, which were threads, replayed captured passes in pieces between their "
+    "exchanges with equal bits (`python -m benchmarks.graph_checks`).",
 )
 
 
@@ -55,7 +60,9 @@ def page(lines: Iterable[Line]) -> str:
             f"{setting['diffusers']}; real sizes with random weights in bfloat16. All that stands in a row was "
             "measured in one run, in turn; a ratio is diffusers' time over that of the column, the median of "
             f"{setting['rounds']} rounds with the least and the most. Steps of a drawing follow each other without "
-            "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one.",
+            "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one. Roofline: "
+            "products at 790 TFLOP/s and attention at 600, or all weights read once a branch at 4.3 TB/s, if that "
+            "takes longer.",
             "",
             *_speeds(cases),
             "",
@@ -68,6 +75,7 @@ def page(lines: Iterable[Line]) -> str:
             "",
             *_bits(cases),
             *_decodes([line for line in everything if "decode" in line]),
+            *_rows([line for line in everything if "compiled_rows" in line]),
             "",
             *NOT_RUN,
         ]
@@ -115,6 +123,22 @@ def _decodes(lines: list[Line]) -> Iterator[str]:
         cells += [f"{line['ms'][name]:.1f}" for name in ("diffusers", "fast")]
         cells += [_ratio(line["ratio"][name]) for name in ("exact", "fast")]
         yield f"| {' | '.join(cells)} | {line['psnr_db']['fast'] or '='} |"
+
+
+def _rows(lines: list[Line]) -> Iterator[str]:
+    """Of `benchmarks.compiled_rows`."""
+    if not lines:
+        return
+    yield from ("", "## Compiled blocks on lanes", "", *ROWS, "")
+    yield "| family, size, text rows | width 2 | width 4 |"
+    yield "|---|---|---|"
+    for line in lines:
+        cells = ("=" if line.get(each) == 0 else line.get(each, "") for each in ("width_2", "width_4"))
+        yield (
+            f"| {line['compiled_rows']} {line['size']}, {line['text_rows']} | "
+            + " | ".join(map(str, cells))
+            + " |"
+        )
 
 
 def _name(case: Line) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from epe.graphs import Graphs
-from epe.parallel import SequenceSharding, compile_blocks, compiler_of
+from epe.parallel import SequenceSharding, compile_blocks
 from epe.vae import Writers, compiled_writers
 
 
@@ -29,4 +29,4 @@ class Capturable:
 
     def compile_decoder(self, *, backend: str = "inductor") -> None:
         """Compile what stands between the convolutions of the decoder, which changes the last bits."""
-        self.writers = compiled_writers(compiler_of(backend))
+        self.writers = compiled_writers(backend)

@@ -7,7 +7,6 @@ from epe.parallel.attention import TeamLimits, team_limits
 from epe.parallel.broadcast import Broadcast, Kinds
 from epe.parallel.compiling import compile_blocks
 from epe.parallel.guidance import predict_apart, predict_together
-from epe.parallel.inductor import compiler_of
 from epe.parallel.plan import (
     MODEL,
     CrossAttention,
@@ -37,7 +36,6 @@ __all__ = [
     "TeamLimits",
     "TensorSharding",
     "compile_blocks",
-    "compiler_of",
     "predict_apart",
     "predict_together",
     "team_limits",

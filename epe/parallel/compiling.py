@@ -16,7 +16,7 @@ from torch import nn
 
 from epe.errors import StartFailed
 from epe.parallel.activations import use_fast_gelus
-from epe.parallel.inductor import compiler_of
+from epe.parallel.inductor import compiled
 
 # (query, key, value, attn_mask=..., and diffusers' options): (batch, rows, heads, head dim) each, as is the result.
 Attend = Callable[..., torch.Tensor]
@@ -70,7 +70,7 @@ def compile_blocks(model: nn.Module, *, backend: str = "inductor") -> None:
     """Compile the blocks that repeat in a diffusers model, once for all sizes.
 
     What is compiled is their `forward`: hooks, which may ask for the lane, stay outside. `inductor` is set up for
-    equal rows (`compiler_of`). Raises `StartFailed` for a model that does not name its blocks.
+    equal rows (`compile_rows`). Raises `StartFailed` for a model that does not name its blocks.
     """
     names = set(getattr(model, "_repeated_blocks", None) or ())
     blocks = [
@@ -80,6 +80,4 @@ def compile_blocks(model: nn.Module, *, backend: str = "inductor") -> None:
         raise StartFailed(f"{type(model).__name__} names no blocks that repeat; it cannot be compiled")
     for block in blocks:
         use_fast_gelus(block)
-        block.forward = torch.compile(
-            block.forward, fullgraph=True, dynamic=True, backend=compiler_of(backend)
-        )
+        block.forward = compiled(block.forward, backend=backend)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 # Features of a row that a kernel holds at once. Torch itself holds 1024 at most, and 64 where features are read out of
 # order, as rotations do; wider rows it reads several times.
@@ -16,16 +18,26 @@ MAX_FEATURES = 8192
 # Forms of one piece of code: a size of one, a batch, a lane. Torch's own limit is 8, beyond which a call fails.
 MAX_FORMS = 64
 
-Compiler = Callable[..., Callable[..., Any]]
+
+def compiled(function: Callable[..., T], *, backend: str) -> Callable[..., T]:
+    """`function` compiled as one piece for all sizes, in up to `MAX_FORMS` forms; by `compile_rows` for `inductor`."""
+    compiler = compile_rows if backend == "inductor" else backend
+    inner = torch.compile(function, fullgraph=True, dynamic=True, backend=compiler)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        _allow_forms()
+        return inner(*args, **kwargs)
+
+    return call
 
 
-def compiler_of(backend: str) -> str | Compiler:
-    """What `torch.compile` takes: `compile_rows` for `inductor`, any other as it is. From here on this process lets
-    code be compiled in `MAX_FORMS` forms."""
+def _allow_forms() -> None:
+    """In this thread: torch keeps its settings for each."""
     limits = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, MAX_FORMS)
-    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 16 * MAX_FORMS)
-    return compile_rows if backend == "inductor" else backend
+    if limits.recompile_limit < MAX_FORMS:
+        limits.recompile_limit = MAX_FORMS
+        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 16 * MAX_FORMS)
 
 
 def compile_rows(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -50,11 +50,6 @@ def check_seam() -> None:
         )
 
 
-def as_it_is(call: Callable[[], Any]) -> Any:
-    """An `Around` that changes nothing."""
-    return call()
-
-
 def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> None:
     """Let the processors of attention modules call `attend` where they called `dispatch_attention_fn`, and each
     module's `Around` with what its whole processor does, which it may leave undone.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
+
+from epe.parallel.inductor import compiled
 
 # So small that it counts only where all channels are zero.
 TINY = 1e-24
@@ -72,12 +73,10 @@ class Writers:
         return True
 
 
-def compiled_writers(backend: Any) -> Writers:
+def compiled_writers(backend: str) -> Writers:
     """Once for all sizes; for each number of channels that is normalized anew, at its first use."""
     functions = (write_over_groups, write_over_channels, add_bias, add_taps)
-    return Writers(
-        *(torch.compile(each, fullgraph=True, dynamic=True, backend=backend) for each in functions)
-    )
+    return Writers(*(compiled(function, backend=backend) for function in functions))
 
 
 def write_over_groups(

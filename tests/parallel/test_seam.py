@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import signature
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +48,7 @@ def test_only_the_redirected_module_calls_elsewhere() -> None:
     redirected, plain = (_attention(ZSingleStreamAttnProcessor()) for _ in range(2))
     plain.load_state_dict(redirected.state_dict())
     redirected.processor._attention_backend = "native"
-    seam.redirect_attention({redirected: seam.as_it_is}, attend)
+    seam.redirect_attention({redirected: as_it_is}, attend)
     rows = torch.randn(1, 5, 16)
     assert torch.equal(redirected(rows), plain(rows))
     assert [options["backend"] for options in calls] == ["native"]
@@ -56,8 +58,13 @@ def test_only_the_redirected_module_calls_elsewhere() -> None:
     assert list(signature(redirected.processor).parameters) == list(signature(plain.processor).parameters)
 
 
+def as_it_is(call: Callable[[], Any]) -> Any:
+    """An `Around` that changes nothing."""
+    return call()
+
+
 def test_a_processor_without_the_seam_fails_the_start() -> None:
     with pytest.raises(StartFailed, match="AttnProcessor does not call diffusers' dispatch_attention_fn"):
-        seam.redirect_attention({_attention(AttnProcessor()): seam.as_it_is}, torch.add)
+        seam.redirect_attention({_attention(AttnProcessor()): as_it_is}, torch.add)
     with pytest.raises(StartFailed, match="Linear has no attention processor"):
-        seam.redirect_attention({nn.Linear(1, 1): seam.as_it_is}, torch.add)
+        seam.redirect_attention({nn.Linear(1, 1): as_it_is}, torch.add)

@@ -11,8 +11,6 @@ from transformers import Qwen2TokenizerFast
 from demo_model.captions import known_words
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-CAPTION_MULTIPLE = 32
-"""The transformer pads captions to multiples of this."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n "
     "{{ message.content | lower | replace(',', ' ') | replace('.', ' ') | replace('-', ' ') | trim }}"
@@ -74,11 +72,6 @@ def padded(tokens: Sequence[Sequence[int]], *, length: int) -> tuple[Tensor, Ten
         ids[row, : len(items)] = torch.tensor(items)
     lengths = torch.tensor([len(items) for items in tokens])
     return ids, torch.arange(length)[None] < lengths[:, None]
-
-
-def padded_length(num_tokens: int) -> int:
-    """What the transformer pads a caption of `num_tokens` to."""
-    return -(-num_tokens // CAPTION_MULTIPLE) * CAPTION_MULTIPLE
 
 
 def _add_word(word: str, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:

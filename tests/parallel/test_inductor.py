@@ -1,0 +1,21 @@
+"""Compiled functions, with a compiler that leaves operations as they are."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from epe.parallel.inductor import compiled
+
+
+def test_a_thread_that_compiled_nothing_before_may_meet_more_forms_than_torch_allows() -> None:
+    torch.compiler.reset()
+
+    def add(rows: torch.Tensor, name: str) -> torch.Tensor:
+        return rows + len(name)
+
+    function, names = compiled(add, backend="eager"), ["x" * count for count in range(1, 13)]
+    with ThreadPoolExecutor(1) as device_thread:
+        sums = list(device_thread.map(lambda name: function(torch.zeros(2), name), names))
+    assert [row[0].item() for row in sums] == list(range(1, 13))

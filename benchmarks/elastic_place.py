@@ -39,8 +39,8 @@ class Size:
 
 
 # Three of pictures, and one with as many tokens as a short video: 9,216, those of 21 frames of 480 x 832 are 9,360.
-REAL_SIZES = (Size(256, 0.45, 8), Size(512, 0.3, 8), Size(1024, 0.18, 8), Size(1536, 0.07, 6))
-TINY_SIZES = (Size(128, 0.45, 8), Size(192, 0.3, 8), Size(256, 0.18, 8), Size(384, 0.07, 6))
+REAL_SIZES = (Size(256, 0.45, 4), Size(512, 0.3, 4), Size(1024, 0.18, 4), Size(1536, 0.07, 6))
+TINY_SIZES = (Size(128, 0.45, 4), Size(192, 0.3, 4), Size(256, 0.18, 4), Size(384, 0.07, 6))
 
 
 @dataclass(frozen=True)

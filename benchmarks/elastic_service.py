@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -30,12 +31,13 @@ from benchmarks.elastic_place import POLICIES, REAL_SIZES, TINY_SIZES, WORLD, Mo
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
+from epe.simulator.arrivals import Arrival
 from tests.service.served import Reply, Served
 
 Line = dict[str, Any]
 LOADS = (0.8, 0.5, 1.1)
 # A rank is killed when its request has been on the lane for so long; its return is waited for no longer than that.
-KILL_STEPS, KILL_AFTER_S, RETURN_S = 40, 1.5, 60.0
+KILL_SIZE_STEPS, KILL_STEPS, KILL_AFTER_S, RETURN_S = 4, 40, 1.5, 60.0
 VICTIM = 1
 
 
@@ -71,30 +73,36 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
             if time.monotonic() > end_s:
                 say({"case": "cell", "policy": running.name, "load": load, "error": "no time is left"})
                 continue
-            seen, trace = run_cell(running, arrivals)
-            foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
             line = {"case": "cell", "policy": running.name, "load": load, "seconds": arrivals[-1].arrival_s}
-            say({**line, "live": summary(seen), "simulated": summary(foretold)})
+            try:
+                line |= _measured(running, arrivals, folder)
+            except Exception as error:  # It costs its own line alone.
+                line["error"] = f"{type(error).__name__}: {error}"[:600]
+            say(line)
+
+
+def _measured(running: Running, arrivals: Sequence[Arrival], folder: Path) -> Line:
+    seen, trace = run_cell(running, arrivals)
+    foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
+    return {"live": summary(seen), "simulated": summary(foretold)}
 
 
 def _told(task: Any) -> Line:
     return {name: getattr(task, name) for name in ("stage", "tokens", "width", "seconds", "p90_s")}
 
 
-def killed(running: Running) -> Line:
+def killed(running: Running) -> Iterator[Line]:
     """What a rank's death costs a request on a lane of all ranks: seconds from the death, and whether its picture is
-    that of an undisturbed one."""
+    that of an undisturbed one; then how long until the rank is back."""
     served = running.served
-    side = running.model.sizes[-2].side
+    side = next(size.side for size in reversed(running.model.sizes) if size.steps == KILL_SIZE_STEPS)
     body = {"size": f"{side}x{side}", "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
-    expected = asyncio.run(_timed(served, body))
+    expected, undisturbed_s = asyncio.run(_timed(served, body))
     mark = served.mark()
-    return {
-        "case": "killed",
-        "policy": running.name,
-        "undisturbed_s": round(expected[1], 2),
-        **asyncio.run(_disturbed(served, body, mark, expected[0])),
-    }
+    line = {"policy": running.name, "undisturbed_s": round(undisturbed_s, 2)}
+    died_s, seen = asyncio.run(_disturbed(served, body, mark, expected))
+    yield {"case": "killed", **line, **seen}
+    yield {"case": "returned", **asyncio.run(_returned(served, body, mark, died_s))}
 
 
 async def _timed(served: Served, body: Line) -> tuple[Reply, float]:
@@ -102,30 +110,35 @@ async def _timed(served: Served, body: Line) -> tuple[Reply, float]:
     return await served.draw(**body), time.perf_counter() - begin_s
 
 
-async def _disturbed(served: Served, body: Line, mark: int, expected: Reply) -> Line:
+async def _disturbed(served: Served, body: Line, mark: int, expected: Reply) -> tuple[float, Line]:
+    """When the rank died (Unix time), and what became of the request."""
     sent_s, drawing = time.time(), asyncio.create_task(_timed(served, body))
     await asyncio.sleep(KILL_AFTER_S)
     served.kill_rank(VICTIM, SIGKILL)
     died_s = time.time()
     reply, took_s = await drawing
     account = reply.body.get("epe", {"failed": str(reply.body)[:600]})
-    line: Line = {
+    return died_s, {
         "status": reply.status,
         "same_picture": reply.status == 200 and reply.file == expected.file,
         "died_s": round(died_s - sent_s, 3),
         "took_s": round(took_s, 2),
+        "seen_s": _since(died_s, _first(served, "rank.was_lost", mark, rank=VICTIM)),
+        "resumed_s": _since(died_s, _first(served, "request.resumed", mark)),
         "num_repeated_steps": account.get("num_repeated_steps"),
         "visits": account.get("lanes", account),
+        "others_lost": [e["rank"] for e in served.events("rank.was_lost", since=mark) if e["rank"] != VICTIM],
     }
+
+
+async def _returned(served: Served, body: Line, mark: int, died_s: float) -> Line:
+    """Seconds from the death until the rank was there again, and the lanes of the next picture."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RETURN_S):
             await served.until_all_ranks_work()
     after = await served.draw(**{**body, "num_inference_steps": 6})
-    return line | {
-        "seen_s": _since(died_s, _first(served, "rank.was_lost", mark, rank=VICTIM)),
-        "resumed_s": _since(died_s, _first(served, "request.resumed", mark)),
+    return {
         "returned_s": _since(died_s, _first(served, "rank.became_ready", mark, rank=VICTIM)),
-        "others_lost": [e["rank"] for e in served.events("rank.was_lost", since=mark) if e["rank"] != VICTIM],
         "lanes_after": after.lanes if after.status == 200 else after.body,
     }
 
@@ -174,12 +187,15 @@ def main() -> None:
             model = model_in(
                 folder, device=arguments.device, tiny=arguments.tiny, written=arguments.checkpoint
             )
+            if not arguments.loads:  # No other size is drawn then.
+                model = replace(model, sizes=model.sizes[-2:-1])
             for running in started(folder, model, arguments.policies):
                 services.append(running)
             end_s = begin_s + arguments.budget_s
             cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
             if arguments.kill:
-                say(killed(next(each for each in services if each.name == "static SP2")))
+                for line in killed(next(each for each in services if each.name == "static SP2")):
+                    say(line)
         finally:
             for running in services:
                 running.served.signal(SIGTERM)

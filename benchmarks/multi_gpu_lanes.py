@@ -1,4 +1,4 @@
-"""What `benchmarks.multi_gpu_page` says of lanes: bits, steps, groups, moves and decodes."""
+"""What `benchmarks.multi_gpu_page` says of bits and of steps, and how it writes figures."""
 
 from __future__ import annotations
 
@@ -94,6 +94,19 @@ def steps(lines: list[Line]) -> Iterator[str]:
         (*heads, "bound, ms", "ideal, ms", "exchanges", "MiB received", "in exchanges, ms", "bits"),
         (row for case, ways in cases.items() for row in _step_rows(case, ways, _speed(lines))),
     )
+    yield from _untimed(lines, cases)
+
+
+def _untimed(lines: list[Line], timed: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Sizes that were drawn, and whose time was not measured any more."""
+    done = set(timed)
+    left = [each for each in lines if each.get("section") == "steps" and each.get("step_ms") == []]
+    for case in dict.fromkeys((line["family"], line["size"]) for line in left):
+        ways = [line for line in left if (line["family"], line["size"]) == case]
+        if case not in done:
+            same = "all with" if all(line["equal_bits"] for line in ways) else "not all with"
+            yield ""
+            yield f"{' '.join(case)} was drawn in {len(ways)} of these ways, {same} equal bits; none was timed."
 
 
 def _step_rows(case: tuple[str, str], ways: dict[tuple[Any, ...], Line], speed: float) -> Iterator[list[str]]:
@@ -137,158 +150,3 @@ def _bound(alone: Line | None, lane: Line, bytes_per_ms: float) -> str:
         return ""
     exchanged_ms = lane["received_mib"] * 2**20 / bytes_per_ms
     return f"{median(alone['step_ms']) / lane['width'] + exchanged_ms:.1f}"
-
-
-# -- groups --------------------------------------------------------------------------------------------------
-
-
-def groups(lines: list[Line]) -> Iterator[str]:
-    yield "## Groups"
-    found = [line for line in lines if line.get("section") == "groups" and "connect_s" in line]
-    if not found:
-        return
-    line = found[-1]
-    first, again = line["connect_s"][0], line["connect_s"][1:]
-    mib = median(line["connect_mib"][1:])
-    yield ""
-    yield (
-        f"The first lane of both ranks takes {first:.2f} s and {line['connect_mib'][0]} MiB of each GPU; closed and "
-        f"connected again, as after an error, it takes {spread(again)} s and {mib:.0f} MiB, and closing "
-        f"{spread((1e3 * each for each in line['close_s']), 1)} ms. A second lane of the same ranks in the other order "
-        f"takes {line['second_lane_s']:.2f} s and {line['second_lane_mib']} MiB. To look up a lane that is connected "
-        f"takes the host {line['look_up_us']:.1f} microseconds; a small gather takes {line['same_lane_us']:.0f} on one "
-        f"lane and {line['lanes_in_turn_us']:.0f} with a lane change before each."
-    )
-    yield ""
-    yield "By calculation, with the memory of one such lane for each (those of more ranks may take more):"
-    yield ""
-    yield from table(
-        (
-            "ranks",
-            "lanes built at the start, of a rank",
-            "MiB",
-            "one for each set of ranks, of a rank",
-            "MiB",
-        ),
-        (
-            [world, built, f"{built * mib:.0f}", sets, f"{sets * mib:.0f}"]
-            for world, built in ((2, 1), (4, 2), (8, 3))
-            for sets in [2 ** (world - 1) - 1]
-        ),
-    )
-    yield ""
-    yield from exchanges(lines)
-
-
-def exchanges(lines: list[Line]) -> Iterator[str]:
-    yield "Gathers of two ranks, 40 back to back:"
-    yield ""
-    found = {
-        line["part_kib"]: line for line in lines if line.get("section") == "exchanges" and "part_kib" in line
-    }
-    names = ("part_kib", "device_us", "host_us", "gb_per_s")
-    heads = ("KiB of a rank", "microseconds each", "of the host", "GB/s received")
-    yield from table(heads, ([line[name] for name in names] for _, line in sorted(found.items())))
-
-
-# -- moves ---------------------------------------------------------------------------------------------------
-
-
-def moves(lines: list[Line]) -> Iterator[str]:
-    yield "## Moves of states"
-    yield ""
-    yield (
-        "A state from one rank to the other by the way of a service: to pinned host memory on a stream of its own, "
-        "over torch RPC (TCP on loopback), to the other GPU; milliseconds as median, least and most of 8. Straight: "
-        "the same tensors as sends over the lane's NCCL group, which a service does not do, since a state moves "
-        "while both ranks compute for others."
-    )
-    yield ""
-    found = {line["family"]: line for line in lines if line.get("section") == "moves" and "move_ms" in line}
-    heads = (
-        "family",
-        "MiB",
-        "whole move, ms",
-        "out of the GPU",
-        "into the other",
-        "GB/s",
-        "straight, ms",
-        "bits",
-    )
-    yield from table(
-        heads,
-        (
-            [
-                family,
-                line["state_mib"],
-                _three(line["move_ms"]),
-                _three(line["export_ms"]),
-                _three(line["import_ms"]),
-                line["gb_per_s"],
-                _three(line["straight_ms"]),
-                "=" if line["equal_bits"] else "differ",
-            ]
-            for family, line in found.items()
-        ),
-    )
-
-
-def _three(values: list[float]) -> str:
-    return f"{values[0]:.2f} ({values[1]:.2f} to {values[2]:.2f})"
-
-
-# -- decodes -------------------------------------------------------------------------------------------------
-
-
-def decodes(lines: list[Line]) -> Iterator[str]:
-    yield "## Decodes over rows"
-    yield ""
-    yield (
-        "diffusers' decode of the whole, and bands on one rank and on two, as they are and captured (pictures "
-        "alone), in turn; milliseconds as median with the least and the most of five rounds, and the most memory of "
-        "a rank above the weights. Neighbours' rows: what a rank receives of rows beside its bands, as a share of "
-        "all that it receives but the finished picture; waiting: milliseconds for which its stream was in exchanges."
-    )
-    yield ""
-    found: dict[tuple[Any, ...], Line] = {}
-    for line in lines:
-        if line.get("section") == "decodes" and "way" in line:
-            found[(line["decoder"], line["rows"], line["columns"], line["num_frames"], line["way"])] = line
-    heads = (
-        "decoder",
-        "latents",
-        "way",
-        "ms",
-        "ratio to one rank",
-        "MiB",
-        "neighbours' rows",
-        "waiting, ms",
-        "bits",
-    )
-    yield from table(heads, (_decode_row(key, line, found) for key, line in found.items()))
-
-
-def _decode_row(key: tuple[Any, ...], line: Line, found: dict[tuple[Any, ...], Line]) -> list[str]:
-    decoder, rows, columns, num_frames, way = key
-    alone = found.get((*key[:4], way.rpartition(" ")[0] + " 1"))
-    is_lane = way.rpartition(" ")[2] not in ("whole", "1")
-    ratio = spread(a / b for a, b in zip(alone["ms"], line["ms"], strict=True)) if alone and is_lane else ""
-    return [
-        decoder,
-        f"{rows} x {columns}" + (f" x {num_frames}" if num_frames > 1 else ""),
-        way,
-        spread(line["ms"], 1),
-        ratio,
-        str(line["peak_mib"]),
-        _share(line),
-        str(line.get("exchange_ms", "")),
-        "" if "equal_bits" not in line else "=" if line["equal_bits"] else f"{line['difference']:.1e}",
-    ]
-
-
-def _share(line: Line) -> str:
-    if "received_kib" not in line:
-        return ""
-    received = line["received_kib"]
-    inner = received.get("rows", 0) + received.get("gather", 0)
-    return f"{received.get('rows', 0)} of {inner} KiB"

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.multi_gpu_lanes import decodes, groups, moves, parity, steps
+from benchmarks.multi_gpu_lanes import parity, steps
 from benchmarks.multi_gpu_service import killed, service
+from benchmarks.multi_gpu_traffic import decodes, groups, moves
 
 Line = dict[str, Any]
 
@@ -26,10 +27,14 @@ COMMANDS = (
 
 NOT_RUN = """## Not run
 
-Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share one
-GPU, see [every family](h200-families.md)), steps and decodes at these widths, Ulysses where it sends less than AGKV
-(from three ranks on), static SP4 and DP4, and lanes that work beside each other. Graphs with NCCL's calls in them do
-not exist here: captured steps are cut where a lane exchanges."""
+On two GPUs, for want of time on the machine: what a table above lacks of FLUX.1, Z-Image, Qwen-Image and Wan. Under
+torch's own setting of products two ranks over NCCL gave the bits of one for all four, and so did their lane
+changes, but for Wan's, which were not run ([every family](h200-families.md)).
+
+Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
+one GPU, see the same page), steps and decodes at these widths, Ulysses where it sends less than AGKV (from three
+ranks on), static SP4 and DP4, and lanes that work beside each other. Graphs with NCCL's calls in them do not exist
+here: captured steps are cut where a lane exchanges."""
 
 
 def read(paths: Iterable[Path]) -> list[Line]:

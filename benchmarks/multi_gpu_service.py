@@ -19,7 +19,7 @@ def service(lines: list[Line]) -> Iterator[str]:
     yield "## Elastic against static"
     if not found:
         yield ""
-        yield "Not run yet."
+        yield NOT_RUN
         return
     yield ""
     yield ABOUT
@@ -49,10 +49,14 @@ def service(lines: list[Line]) -> Iterator[str]:
     yield from table((*heads, "simulated", "%", "P95 s: live", "simulated", "%"), rows)
 
 
+NOT_RUN = """\
+Not run: the time on the machine ended before it. The program ran from its start to its end with a tiny model on CPU
+ranks, whose figures say nothing of GPUs."""
+
 ABOUT = """\
 `epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a text encoder of three layers) on two
 GPUs, one service for each policy, all up together; each has the machine in turn, over HTTP, with the same requests:
-256 x 256, 512 x 512 and 1024 x 1024 in 8 steps (45, 30, 18 %), and 1536 x 1536 in 6 steps (7 %), which stands for a
+256 x 256, 512 x 512 and 1024 x 1024 in 4 steps (45, 30, 18 %), and 1536 x 1536 in 6 steps (7 %), which stands for a
 video: 9,216 tokens, as many as 21 frames of 480 x 832. (The encoder of video files is not on that machine, and one
 service has one model.) Poisson arrivals for some 10 s (every cell says how many requests that were); load is the work
 on one rank over both ranks' time, by the costs measured at the start. Deadlines are three times the best latency that
@@ -110,6 +114,11 @@ def killed(lines: list[Line]) -> Iterator[str]:
         if line.get("case") == "killed":
             yield ""
             yield from _killed(line)
+        if line.get("case") == "returned":
+            yield (
+                f"The rank was back after {line['returned_s']} s, and the next picture was drawn on the lanes "
+                f"{line['lanes_after']}."
+            )
 
 
 def _death(line: Line) -> Iterator[str]:
@@ -118,17 +127,25 @@ def _death(line: Line) -> Iterator[str]:
         alone = f"came back by itself after {line['by_itself_s']:.2f} s"
     yield (
         f"Of two ranks that gather 16 MiB again and again one ends by SIGKILL. The other {alone}; closing its lane "
-        f"took {1e3 * line['closing_s']:.0f} ms, after which its thread was free: {line['freed']}. Its device works "
-        f"on: {line.get('device_works')}. It said: {line['said']!r}."
+        f"took {1e3 * line['closing_s']:.0f} ms, after which its thread {'was' if line['freed'] else 'was not'} free "
+        f"and its device {'works' if line.get('device_works') else 'does not work'}. It said: {line['said']!r}."
     )
 
 
 def _killed(line: Line) -> Iterator[str]:
+    again_s = _again_s(line)
+    went_on = "nowhere" if again_s is None else f"after {again_s:.2f} s on the rank that was left"
     yield (
         f"In the service of {line['policy']}, one picture of 40 steps on both ranks ({line['undisturbed_s']:.1f} s "
         f"when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was asked for: the leader knew after "
-        f"{line['seen_s']} s, the request went on after {line['resumed_s']} s on the rank that was left, and its "
-        f"answer (status {line['status']}) came {line['took_s']:.1f} s after it was asked for; the same picture: "
-        f"{line['same_picture']}. The rank was back after {line['returned_s']} s, and the next picture was drawn on "
-        f"the lanes {line['lanes_after']}."
+        f"{line['seen_s']} s, the request went on {went_on}, and its answer (status {line['status']}) came "
+        f"{line['took_s']:.1f} s after it was asked for, with {line['num_repeated_steps']} steps drawn twice; the "
+        f"same picture: {line['same_picture']}. Other ranks lost: {line['others_lost'] or 'none'}."
     )
+
+
+def _again_s(line: Line) -> float | None:
+    """From the death until steps were drawn on another lane than at first."""
+    steps = [each for each in line["visits"] if each["stage"] == "denoise"]
+    later = (each["start_s"] for each in steps if each["ranks"] != steps[0]["ranks"])
+    return next((start_s - line["died_s"] for start_s in later), None)

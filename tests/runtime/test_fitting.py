@@ -46,6 +46,8 @@ def test_a_fitted_profile_makes_the_strategies_available(
         "2",
         "--device",
         "cpu",
+        "--dtype",
+        "float32",
     ]
     target = tmp_path / "flexcache.json"
     target.write_text("{")  # one that is broken is said to be fitted anew

@@ -29,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: every r
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
-from scheduling_markdown import table
+from scheduling_markdown import cores, table
 from served import Served
 
 from epe.messages import Request, Split
@@ -95,7 +95,7 @@ def drawn(folder: Path, checkpoint: Path, *, num_ranks: int, num_requests: int) 
 def arrivals(num_requests: int, *, num_ranks: int) -> list[tuple[float, dict[str, object]]]:
     """Requests at random times, somewhat fewer than the cores of this machine can draw."""
     source = random.Random(SEED)
-    mean_gap_s = 3.0 / min(num_ranks, os.cpu_count() or 1)
+    mean_gap_s = 3.0 / min(num_ranks, len(os.sched_getaffinity(0)))
     at_s, found = 0.0, []
     for seed in range(num_requests):
         side = source.choice(SIZES)
@@ -197,7 +197,7 @@ def section(num_ranks: int, tasks: Sequence[Task]) -> str:
     rows.append([*row(("a request, summed", "", ""), whole(tasks))[:-1], "-"])
     head = ["task", "width", "size", "tasks", "median ms", "error", "bias", "noise"]
     ranks = f"{num_ranks} rank" + "s" * (num_ranks > 1)
-    return f"## {ranks} on {os.cpu_count()} cores\n\n{table(head, rows)}"
+    return f"## {ranks} on {cores()}\n\n{table(head, rows)}"
 
 
 def verdict(worlds: dict[int, list[Task]], *, by_itself: Sequence[Alone]) -> str:
@@ -222,7 +222,7 @@ def document(worlds: dict[int, list[Task]], *, by_itself: Sequence[Alone]) -> st
     sections = "\n\n".join(section(num_ranks, tasks) for num_ranks, tasks in worlds.items())
     return f"""# What tasks were expected to take, and took
 
-`{command}`, {DATE}, on {platform.machine()} with {os.cpu_count()} cores (no GPU; load average {os.getloadavg()[1]:.1f}
+`{command}`, {DATE}, on {platform.machine()} with {cores()} (no GPU; load average {os.getloadavg()[1]:.1f}
 over the last five minutes, other work included), Python {platform.python_version()}. The model is the tiny
 random-weight Z-Image of `epe models make-tiny`, one thread a rank. {MEASURED[0]} and {MEASURED[1]} pixels a side were
 measured at the start, {SIZES[1]} was not.

@@ -25,7 +25,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: every rank has one core at most
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from scheduling_markdown import table
+from scheduling_markdown import cores, table
 from served import Served
 
 from epe.models.catalog import make_tiny
@@ -205,7 +205,7 @@ def document(pairs: Sequence[Pair], *, load: float) -> str:
     rows = [row for pair in pairs for row in rows_of(pair)]
     return f"""# Live against simulated
 
-`{command}`, {DATE}, on {platform.machine()} with {os.cpu_count()} cores (no GPU; load average {loads[1]:.1f}
+`{command}`, {DATE}, on {platform.machine()} with {cores()} (no GPU; load average {loads[1]:.1f}
 over the last five minutes, other work included), Python {platform.python_version()}. The model is the tiny
 random-weight Z-Image of `epe models make-tiny`, one thread a rank, {WORLD} ranks, {STEPS} steps a request, deadlines of
 {DEADLINE_SCALE:g} times the best latency alone, Poisson arrivals at a load of {load:g} by the costs measured at the
@@ -220,7 +220,7 @@ those that it kept when it ended, corrected by all that it drew.
 
 ## What these figures say, and what they do not
 
-- The simulator gives every task its usual seconds. Here {WORLD} ranks share {os.cpu_count()} cores with each other
+- The simulator gives every task its usual seconds. Here {WORLD} ranks share {cores()} with each other
   and with other work: a step takes longer while more ranks are at work, and by chance. The warm-up measures with all
   lanes at work, so its costs are those of a full machine.
 - *End* has seen the run that it is asked about; *start* has not. Where *end* is nearer, the machine had changed since

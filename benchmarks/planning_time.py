@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from scheduling_markdown import cores
+
 from epe.actors.admission import Limits
 from epe.actors.leasing import Leasing, PlannerSettings
 from epe.actors.ledger import Ledger
@@ -189,7 +191,7 @@ def page(rows: list[str], *, num_plans: int) -> str:
     return f"""# Planning time
 
 `python benchmarks/planning_time.py --plans {num_plans} --output docs/results/planning-time.md`,
-{datetime.now(UTC):%Y-%m-%d}, on {platform.machine()} with {os.cpu_count()} cores (load average {os.getloadavg()[1]:.1f}
+{datetime.now(UTC):%Y-%m-%d}, on {platform.machine()} with {cores()} (load average {os.getloadavg()[1]:.1f}
 over the last five minutes, other work included), Python {platform.python_version()}. `elastic` on {WORLD} ranks through
 the leader's own books (`Leasing`), Wan costs, mix `small`; {num_plans:,} plans a line.
 

@@ -14,6 +14,7 @@ import msgspec
 from scheduling_cells import CELL_OF, CELLS, Cell
 from scheduling_entrants import TUNED, read_tuned
 from scheduling_jobs import NUM_REQUESTS, PARTS, SEEDS, TUNING_REQUESTS, Effort, best_tries, tuning_jobs
+from scheduling_offline import read_offline
 from scheduling_runs import Job, Line, Log, run_all
 
 OUTPUTS = Path("outputs/scheduling")
@@ -32,7 +33,13 @@ def main() -> None:
         from scheduling_report import write  # the plots need matplotlib, the runs do not
 
         tried = Log(args.outputs / "tries.jsonl").lines.values()
-        write(list(runs.lines.values()), tried=list(tried), effort=_effort(args), page=args.page)
+        write(
+            list(runs.lines.values()),
+            tried=list(tried),
+            effort=_effort(args),
+            page=args.page,
+            offline=read_offline(args.outputs / "offline.jsonl"),
+        )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -137,19 +137,6 @@ CELL_OF = {
     cell.name: cell for cell in (*CELLS, *(each for sweep in SWEEPS.values() for each in sweep), *GFDIT_CELLS)
 }
 
-# Why our planner is below the best baseline in a cell, where that was found out; by cell and what was compared.
-REASONS = {
-    ("four-poisson-videos-0.6-x1.25", "weighted goodput"): (
-        "quick pictures, which weigh next to nothing as work, are served in time at the cost of a few videos"
-    ),
-    ("four-gamma2-videos-0.9-x5", "weighted goodput"): (
-        "lanes of videos are wide for short steps while quick pictures come, of which far more are in time"
-    ),
-    ("wan-onoff-large-0.8-x5", "weighted goodput"): (
-        "requests are counted, not their work: more of the smaller ones are in time, fewer of the largest"
-    ),
-}
-
 
 def in_turn(cells: Sequence[Cell]) -> list[Cell]:
     """One of each machine, then the next of each: a program that is stopped has seen all of them."""

@@ -1,7 +1,8 @@
-"""How the page writes figures."""
+"""How the pages write figures."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 
@@ -24,3 +25,9 @@ def points(share: float) -> str:
 def change(factor: float) -> str:
     """A factor as what it adds or takes away."""
     return f"{100 * (factor - 1):+.0f} %"
+
+
+def cores() -> str:
+    """Those of this machine that the program may use."""
+    usable, there_are = len(os.sched_getaffinity(0)), os.cpu_count()
+    return f"{usable} cores" if usable == there_are else f"{usable} of {there_are} cores"

@@ -6,19 +6,27 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from scheduling_cells import CELLS, REASONS, Cell
+from scheduling_cells import CELLS, Cell
 from scheduling_entrants import GRIDS, NUM_TRIES, OURS
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
+from scheduling_offline import Offline
 from scheduling_plots import draw
 from scheduling_runs import DISPATCH_S, PLAN_S, Line, is_outdated
-from scheduling_shortfall import shortfalls
+from scheduling_shortfall import looseness, shortfalls
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
 
 
-def write(lines: Sequence[Line], *, tried: Sequence[Line], effort: Effort, page: Path) -> None:
-    """The page, and its plots beside it; `tried` are the lines of tuning."""
+def write(
+    lines: Sequence[Line],
+    *,
+    tried: Sequence[Line],
+    effort: Effort,
+    page: Path,
+    offline: Sequence[Offline] = (),
+) -> None:
+    """The page, and its plots beside it; `tried` are the lines of tuning, `offline` those of short runs."""
     found = Lines(lines, num_requests=effort.num_requests)
     compared = {field: _compared(found, effort, field) for field in FIELDS}
     plots = draw(lines, found, effort=effort, folder=page.parent)
@@ -27,6 +35,7 @@ def write(lines: Sequence[Line], *, tried: Sequence[Line], effort: Effort, page:
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
         shortfalls(compared["slo_attainment"]),
+        looseness(offline),
         _losses(found, compared, effort),
         _latencies(found, compared["slo_attainment"], effort),
         _everybody(found, effort),
@@ -135,11 +144,10 @@ def _losses(found: Lines, compared: dict[str, list[Compared]], effort: Effort) -
             each.best_name,
             "chance" if each.within_or_above else "more than chance",
             _classes(found, each, effort),
-            REASONS.get((each.cell, what), "-"),
         ]
         for each, what in below
     ]
-    head = ["cell", "what", "points", "to", "explained by", "in time by class: elastic / best", "reason"]
+    head = ["cell", "what", "points", "to", "explained by", "in time by class: elastic / best"]
     return "## Where it loses\n\n" + table(head, rows)
 
 

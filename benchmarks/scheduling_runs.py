@@ -157,7 +157,7 @@ def outcome_of(job: Job) -> Outcome:
     """Everything that happened in a run."""
     cell, entrant = CELL_OF[job.cell], job.entrant
     assert entrant is not None
-    arrivals = _arrivals(job)
+    arrivals = arrivals_of(job)
     costs = cell.cost_set.table({arrival.workload for arrival in arrivals}, world_size=cell.world_size)
     widths = cell.cost_set.widths(cell.world_size)
     return simulate(
@@ -172,7 +172,7 @@ def outcome_of(job: Job) -> Outcome:
 
 
 def _bound(job: Job) -> Bound:
-    cell, arrivals = CELL_OF[job.cell], _arrivals(job)
+    cell, arrivals = CELL_OF[job.cell], arrivals_of(job)
     return fluid_bound(
         arrivals,
         cell.cost_set.table({arrival.workload for arrival in arrivals}, world_size=cell.world_size),
@@ -182,7 +182,7 @@ def _bound(job: Job) -> Bound:
     )
 
 
-def _arrivals(job: Job) -> tuple[Arrival, ...]:
+def arrivals_of(job: Job) -> tuple[Arrival, ...]:
     """The same for every entrant."""
     cell = CELL_OF[job.cell]
     spec = cell.of(num_requests=job.num_requests)

@@ -1,4 +1,4 @@
-"""What is left of the gap to the bound, cell by cell, and how much of it the future would close."""
+"""What is left of the gap to the bound, cell by cell, what of it the future would close, and how loose the bound is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from scheduling_markdown import percent, table
+from scheduling_offline import SEARCH_S, Offline
 from scheduling_verdicts import SHARE_OF_SHORTFALL, SHORT_OF_BOUND, Compared
 
 
@@ -23,6 +24,47 @@ def shortfalls(compared: Sequence[Compared]) -> str:
     )
     parts = ["## What is left to the bound", note, table(_HEAD, rows)]
     return "\n\n".join([*parts, _summary(known)] if known else parts)
+
+
+def looseness(lines: Sequence[Offline]) -> str:
+    """How much of the gap to the bound somebody closes who knows everything, in short runs."""
+    short = [each for each in lines if each.bound - each.baseline > SHORT_OF_BOUND]
+    if not short:
+        return ""
+    short.sort(key=lambda each: (each.bound - each.best) / (each.bound - each.baseline), reverse=True)
+    rows = [
+        [
+            each.cell,
+            *map(percent, (each.baseline, each.elastic, each.clairvoyant, each.found, each.bound)),
+            f"{(each.bound - each.best) / (each.bound - each.baseline):.0%}",
+        ]
+        for each in short
+    ]
+    lacks = fmean(each.bound - each.baseline for each in short)
+    left = fmean(each.bound - each.best for each in short)
+    ours = fmean(each.bound - each.elastic for each in short)
+    note = (
+        f"One run of {short[0].num_requests} requests of each cell, on a seed of its own, and a search that knows all "
+        f"of it and has {SEARCH_S:g} s of processor time (`benchmarks/scheduling_offline.py`): it gives each request "
+        "two lanes of any widths, for half of the steps each, at any moment, so whatever it finds can be done. The "
+        "best that is possible lies between the best found and the bound. The cells in which the best of three "
+        f"baselines is more than {100 * SHORT_OF_BOUND:.0f} points short of the bound; in "
+        f"{sum(each.proven for each in short)} of {len(short)} the bound is the optimum of its programme."
+    )
+    told = (
+        f"Of the baselines' shortfall in the mean ({100 * lacks:.1f} points) `elastic` is left with "
+        f"{ours / lacks:.0%}, and the best of all that was found, with the future known, with {left / lacks:.0%}."
+    )
+    head = [
+        "cell",
+        "best baseline",
+        "elastic",
+        "clairvoyant elastic",
+        "search",
+        "bound",
+        "left to the best found",
+    ]
+    return "\n\n".join(["## How loose the bound is", note, table(head, rows), told])
 
 
 _HEAD = ["cell", "best baseline lacks", "elastic lacks", "left", "with the future known", "left", "reading"]

@@ -57,6 +57,12 @@ class Lines:
         values = self.values(cell, entrant, field)
         return fmean(values.values()) if values else None
 
+    def clairvoyant(self, cell: str, field: str) -> float | None:
+        """The mean of our own planner, and what it gains by knowing the future on the seeds on which both were run."""
+        ours, knowing = self.values(cell, OURS, field), self.values(cell, CLAIRVOYANT, field)
+        gains = [value - ours[seed] for seed, value in knowing.items() if seed in ours]
+        return fmean(ours.values()) + fmean(gains) if gains else None
+
 
 class Compared(Struct, frozen=True, kw_only=True):
     """One field in one cell. `low` and `high` are the 95 % interval of the difference, paired by seed."""
@@ -117,7 +123,7 @@ def compare(lines: Lines, cell: Cell, baselines: Sequence[Entrant], field: str) 
         num_seeds=len(ours),
         num_baselines=len(rivals),
         bound=lines.bound(cell.name) if attains else None,
-        clairvoyant=lines.mean(cell.name, CLAIRVOYANT, field),
+        clairvoyant=lines.clairvoyant(cell.name, field),
     )
 
 

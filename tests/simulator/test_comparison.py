@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -18,9 +20,9 @@ import pytest
 pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 
-from epe.simulator.bounds import Bound
+from epe.simulator.bounds import Bound, fluid_bound
 from epe.simulator.published import PUBLISHED
-from epe.simulator.workloads import WORKLOADS
+from epe.simulator.workloads import WORKLOADS, generate
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -131,8 +133,40 @@ def test_everybody_has_equally_many_tries_and_no_two_alike(program: Callable[[st
 
 def test_no_seed_is_tuned_on_and_judged_by(program: Callable[[str], ModuleType]) -> None:
     jobs = program("scheduling_jobs")
-    seeds = [*jobs.SEEDS, *jobs.SWEEP_SEEDS, *jobs.GFDIT_SEEDS, jobs.TUNING_SEED]
+    seeds = [
+        *jobs.SEEDS,
+        *jobs.SWEEP_SEEDS,
+        *jobs.GFDIT_SEEDS,
+        jobs.TUNING_SEED,
+        program("scheduling_offline").SEED,
+    ]
     assert len(set(seeds)) == len(seeds)
+
+
+def test_what_the_search_finds_can_be_done_and_no_more_than_the_bound(
+    program: Callable[[str], ModuleType],
+) -> None:
+    offline, cell = (
+        program("scheduling_offline"),
+        program("scheduling_cells").CELL_OF["qwen-burst-large-0.7-x2"],
+    )
+    arrivals = generate(cell.of(num_requests=20), cell.cost_set, world_size=4, seed=71)
+    costs = cell.cost_set.table({arrival.workload for arrival in arrivals}, world_size=4)
+    wants = offline.wants_of(arrivals, costs, num_ranks=4, finish_s=0.0)
+    search = offline.Search(wants, 4, seed=1)
+    begun_with = len(search.served)
+    for _ in range(60):
+        search.exchange()
+    taken = Counter[int]()
+    for number, parts in search.served.items():
+        assert wants[number].first <= parts[0][0] < parts[-1][1] <= wants[number].last
+        assert all(end == begin for (_, end, _), (begin, _, _) in pairwise(parts))
+        for begin, end, ranks in parts:
+            taken.update(dict.fromkeys(range(begin, end), ranks))
+    assert max(taken.values()) <= 4
+    assert search.table.free.tolist() == [4 - taken[place] for place in range(len(search.table.free))]
+    bound = fluid_bound(arrivals, costs, world_size=4, time_limit_s=20.0).slo_attainment
+    assert begun_with <= len(search.served) <= 20 * bound
 
 
 def test_there_are_24_cells_of_every_machine_load_and_tightness(program: Callable[[str], ModuleType]) -> None:

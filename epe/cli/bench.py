@@ -47,6 +47,7 @@ def run(argv: Sequence[str]) -> int:
     for row in bench(stage, options):
         rows.append(row)
         print(_line(_cells(row)), flush=True)
+        _keep(args.json, rows)
     _write(args, stage, rows)
     return 0
 
@@ -77,14 +78,20 @@ def _outputs(args: Namespace) -> dict[str, str | None]:
     return {"--json": args.json, "--costs": args.costs, "--plot": args.plot}
 
 
+def _keep(file: str | None, rows: Sequence[Row]) -> None:
+    """What is measured so far: a run that is cut keeps it."""
+    from epe.media.sidecar import write_whole
+
+    if file is not None:
+        with writing(file, path="--json"):
+            write_whole(file, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+
+
 def _write(args: Namespace, stage: Stage, rows: Sequence[Row]) -> None:
     from epe.media.sidecar import write_whole
     from epe.runtime.bench import costs_of
     from epe.runtime.bench_plot import draw
 
-    if args.json is not None:
-        with writing(args.json, path="--json"):
-            write_whole(args.json, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
     if args.costs is not None:
         with writing(args.costs, path="--costs"):
             write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs_of(stage, rows))) + b"\n")

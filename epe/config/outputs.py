@@ -35,9 +35,15 @@ def _check_file(file: Path, *, path: str) -> None:
         raise BadSetting(f"{file} cannot be written: {error.strerror}", path=path) from error
     if stat.S_ISDIR(mode):
         raise BadSetting(f"{file} is a folder; give the name of a file", path=path)
-    if not stat.S_ISREG(mode):
-        # A whole file is put in its place: of a device nothing would be left.
+    if not stat.S_ISREG(mode) or _is_of_a_process(file):
+        # A whole file is put in its place: of a device, or of /dev/stdout, nothing would be left.
         raise BadSetting(f"{file} is a device or pipe; give the name of a file", path=path)
+
+
+def _is_of_a_process(file: Path) -> bool:
+    """As /dev/stdout is, a link to what this process writes to, which may well be a file."""
+    places = (os.path.realpath(file.parent), os.readlink(file) if file.is_symlink() else "")
+    return any(f"{place}/".startswith("/proc/") for place in places)
 
 
 def _check_folder(folder: Path, *, path: str) -> None:

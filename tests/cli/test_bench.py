@@ -93,6 +93,8 @@ def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
         (["--rounds", "3", "--steps", "333"], "--steps: 3 rounds of 333 are more than 998 steps"),
         (["--json", "/dev/null"], "--json: /dev/null is a device or pipe"),
+        (["--json", "/dev/stdout"], "--json: /dev/stdout is a device or pipe"),
+        (["--json", "/dev/fd/1"], "--json: /dev/fd/1 is a device or pipe"),
         (["--costs", "x.json", "--json", "./x.json"], "--json: ./x.json is also --costs"),
         (["--against", "others"], "invalid choice: 'others'"),
         (["--plot", "steps.gif"], "--plot: steps.gif must end in .png, .svg, .pdf"),

@@ -14,6 +14,7 @@ from epe.cache import FILE, CacheRules, Profile, find_profile, read_profile, sup
 from epe.cli.parser import Parser, number, whole_number
 from epe.config import demo
 from epe.config.model_path import check_model_path
+from epe.config.outputs import check_writable, writing
 from epe.config.request import resolve_request
 from epe.config.stage import Dtype
 from epe.errors import BadSetting
@@ -74,7 +75,10 @@ def _fit(args: Namespace, family: Family) -> int:
     target = Path(args.output) if args.output else demo.model_folder(args.model_path) / FILE
     if not target.parent.is_dir():
         raise BadSetting(f"there is no folder {target.parent}", path="--output")
+    check_writable(target, path="--output")
+    known = read_profile(target, family.name) if args.strategy != "all" and target.is_file() else None
 
+    from epe.media.sidecar import write_whole
     from epe.models.catalog import load_adapter
     from epe.models.loading import Loading
     from epe.runtime.fitting import Drawer, fit_profile
@@ -91,9 +95,9 @@ def _fit(args: Namespace, family: Family) -> int:
         batch=args.batch,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    known = read_profile(target, family.name) if target.is_file() else None
     profile = _with_part(fitted, known, args.strategy)
-    target.write_bytes(msgspec.json.encode(profile) + b"\n")
+    with writing(target, path="--output"):
+        write_whole(str(target), msgspec.json.encode(profile) + b"\n")
     print(_shown(profile, family))
     print(target)
     return 0

@@ -54,8 +54,8 @@ Not run: the time on the machine ended before it. The program ran from its start
 ranks, whose figures say nothing of GPUs."""
 
 NOT_SEEN = """\
-When the rank was back was not seen: the time on the machine ended. Other programs were on the GPUs while this service
-started, so how long its steps took says nothing."""
+When the rank was back was not seen: the time on the machine ended. Other programs may have been on the GPUs while this
+service started, so how long its steps took says nothing."""
 
 ABOUT = """\
 `epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a text encoder of three layers) on two

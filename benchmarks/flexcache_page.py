@@ -72,7 +72,7 @@ class Run:
         return sorted({num_steps for num_steps, _, _ in self.quality}, reverse=True)
 
 
-def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
+def page(run: Run, real: Sequence[Line], *, commands: str, drawn_on: str = "") -> str:
     about = run.about
     parts = [
         "# FlexCache: what it costs and gives",
@@ -102,6 +102,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
                 "",
                 f"![The same prompts with each setting, {num_steps} steps](flexcache-sheet-{num_steps}.png)",
             ]
+            parts += ["", f"These were drawn on {drawn_on}, with the same plans."] if drawn_on else []
     return "\n".join([*parts, "", *_real_sizes(real), ""])
 
 
@@ -279,11 +280,14 @@ def main() -> None:
     parser.add_argument(
         "--real", type=Path, nargs="*", default=[], help="lines of benchmarks.flexcache_speed"
     )
+    parser.add_argument(
+        "--drawn-on", default="", help="where the pictures were drawn, if not where the lines are from"
+    )
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     drawn = {name: found for path in args.pictures for name, found in np.load(path).items()}
     run = Run(_read(args.lines), drawn)
-    text = page(run, _read(args.real), commands=_commands(run, real=bool(args.real)))
+    text = page(run, _read(args.real), commands=_commands(run, real=bool(args.real)), drawn_on=args.drawn_on)
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:
         if run.timed(num_steps):

@@ -117,6 +117,6 @@ def _summary(known: Sequence[Compared]) -> str:
     return (
         f"Over these {len(known)} cells the clairvoyant run is left with {left / lacks:.0%} of the best baseline's "
         f"shortfall in the mean, and is better than `elastic` in {helps} of them. Where it is not, the gap is between "
-        "the bound and what plans of this kind can do at all, not between what is known and what is to come; how much "
-        "of that belongs to the bound is not known."
+        "the bound and what plans of this kind can do at all, not between what is known and what is to come. The "
+        "clairvoyant run is told by what it gains on those seeds on which it was made."
     )

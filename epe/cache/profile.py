@@ -10,11 +10,13 @@ import math
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from epe.errors import BadSetting
+from epe.messages.caching import Above0, Coefficient, Positive, Share
 
 FILE = "flexcache.json"
 _PUBLISHED = Path(__file__).parent / "profiles"
@@ -23,10 +25,10 @@ _PUBLISHED = Path(__file__).parent / "profiles"
 class MagTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long each step's velocity is, measured by that of the step before (the first: 1), and MagCache's values."""
 
-    ratios: tuple[float, ...]
-    threshold: float
-    max_skip_steps: int
-    retention_ratio: float
+    ratios: Annotated[tuple[Coefficient, ...], Meta(min_length=1)]
+    threshold: Above0
+    max_skip_steps: Positive
+    retention_ratio: Share
 
 
 class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,11 +44,11 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     family: str
     source: str
-    sigmas: tuple[float, ...] = ()
-    gram: tuple[tuple[float, ...], ...] = ()
-    gains: tuple[float, ...] = ()
+    sigmas: tuple[Coefficient, ...] = ()
+    gram: tuple[tuple[Coefficient, ...], ...] = ()
+    gains: tuple[Coefficient, ...] = ()
     mag: MagTable | None = None
-    tea: tuple[float, ...] = ()
+    tea: Annotated[tuple[Coefficient, ...], Meta(max_length=5)] = ()
 
     @property
     def num_steps(self) -> int:
@@ -99,6 +101,8 @@ def read_profile(file: Path, family: str) -> Profile:
 def _problem(profile: Profile) -> str | None:
     if any(len(row) != step + 1 for step, row in enumerate(profile.gram)):
         return "the rows of gram are not those of a triangle"
+    if nothing := [step for step, row in enumerate(profile.gram) if row[-1] <= 0]:
+        return f"gram gives the velocity of step {nothing[0]} no length"
     if profile.gram and (len(profile.sigmas) != profile.num_steps + 1 or profile.num_steps < 2):
         return f"gram has {profile.num_steps} steps, and sigmas {len(profile.sigmas)} levels (one more are needed)"
     if profile.gains and len(profile.gains) != len(profile.sigmas):

@@ -193,7 +193,9 @@ def _within(asked: int, name: str, num_steps: int, always: frozenset[int]) -> in
             "cooldown_steps"
         )
     if asked > num_steps:
-        raise Unsupported(f"{name} {asked} is more than the {num_steps} steps of the request")
+        raise Unsupported(
+            f"{name} {asked} is more than the {num_steps} steps of the request; give {name} from {len(always)} on"
+        )
     return asked
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from epe.cli.parser import Parser, whole_number
 from epe.config.demo import demo_stage
 from epe.config.limits import problem_with_side
 from epe.config.load import build_stage, load_stage
+from epe.config.outputs import check_writable, writing
 from epe.config.sizes import parse_size
 from epe.config.stage import Stage
 from epe.errors import BadSetting
@@ -25,19 +28,17 @@ def run(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     stage = _stage(args.stage_config)
     sizes = _sizes(args.sizes, stage)
-    for flag, count in (("--steps", args.steps), ("--rounds", args.rounds)):
-        if count < 1:
-            raise BadSetting(f"{count} is less than 1", path=flag)
-    if args.plot is not None and not args.plot.endswith(_PICTURES):
-        raise BadSetting(f"{args.plot} must end in {', '.join(_PICTURES)}", path="--plot")
+    _check_counts(args, stage)
+    _check_outputs(args)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-    from epe.media.sidecar import write_whole
-    from epe.runtime.bench import BenchOptions, bench, costs_of
-    from epe.runtime.bench_plot import draw
+    from epe.runtime.bench import BenchOptions, bench
+    from epe.runtime.bench_plot import check_can_draw
     from epe.telemetry.log import configure
 
     configure(level="warning")
+    if args.plot is not None:
+        check_can_draw()
     options = BenchOptions(
         sizes=sizes, num_steps=args.steps, num_rounds=args.rounds, against_diffusers=args.against is not None
     )
@@ -46,13 +47,58 @@ def run(argv: Sequence[str]) -> int:
     for row in bench(stage, options):
         rows.append(row)
         print(_line(_cells(row)), flush=True)
-    if args.json is not None:
-        write_whole(args.json, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
-    if args.costs is not None:
-        write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs_of(stage, rows))) + b"\n")
-    if args.plot is not None:
-        draw(rows, args.plot, title=f"{stage.name}: {stage.family.name}")
+        _keep(args.json, rows)
+    _write(args, stage, rows)
     return 0
+
+
+def _check_counts(args: Namespace, stage: Stage) -> None:
+    for flag, count in (("--steps", args.steps), ("--rounds", args.rounds)):
+        if count < 1:
+            raise BadSetting(f"{count} is less than 1", path=flag)
+    # All are steps of one request, beside two that do not count.
+    if args.steps * args.rounds > (most := stage.family.max_steps - 2):
+        raise BadSetting(
+            f"{args.rounds} rounds of {args.steps} are more than {most} steps; ask for fewer", path="--steps"
+        )
+
+
+def _check_outputs(args: Namespace) -> None:
+    """Before the work, not after it."""
+    files = {flag: file for flag, file in _outputs(args).items() if file is not None}
+    for flag, file in files.items():
+        check_writable(Path(file), path=flag)
+        if same := [other for other in files if other != flag and Path(files[other]) == Path(file)]:
+            raise BadSetting(f"{file} is also {same[0]}; each needs a file of its own", path=flag)
+    if args.plot is not None and not args.plot.endswith(_PICTURES):
+        raise BadSetting(f"{args.plot} must end in {', '.join(_PICTURES)}", path="--plot")
+
+
+def _outputs(args: Namespace) -> dict[str, str | None]:
+    return {"--json": args.json, "--costs": args.costs, "--plot": args.plot}
+
+
+def _keep(file: str | None, rows: Sequence[Row]) -> None:
+    """What is measured so far: a run that is cut keeps it."""
+    from epe.media.sidecar import write_whole
+
+    if file is not None:
+        with writing(file, path="--json"):
+            write_whole(file, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+
+
+def _write(args: Namespace, stage: Stage, rows: Sequence[Row]) -> None:
+    from epe.media.sidecar import write_whole
+    from epe.runtime.bench import costs_of
+    from epe.runtime.bench_plot import draw
+
+    if args.costs is not None:
+        with writing(args.costs, path="--costs"):
+            write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs_of(stage, rows))) + b"\n")
+    if args.plot is not None:
+        with writing(args.plot, path="--plot"):
+            Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
+            draw(rows, args.plot, title=f"{stage.name}: {stage.family.name}")
 
 
 def _parser() -> Parser:

@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -13,7 +14,9 @@ from epe.cache import FILE, CacheRules, Profile, find_profile, read_profile, sup
 from epe.cli.parser import Parser, number, whole_number
 from epe.config import demo
 from epe.config.model_path import check_model_path
+from epe.config.outputs import check_writable, writing
 from epe.config.request import resolve_request
+from epe.config.stage import Dtype
 from epe.errors import BadSetting
 from epe.families import Family, available_family
 from epe.messages import Request
@@ -62,6 +65,9 @@ def _add_fit(parser: Parser) -> None:
     parser.add_argument("--seed", type=whole_number, default=0, help="of the first prompt (default 0)")
     parser.add_argument("--batch", type=whole_number, default=1, help="trajectories at once (default 1)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument(
+        "--dtype", choices=get_args(Dtype), default="auto", help="default as in `epe generate`"
+    )
 
 
 def _fit(args: Namespace, family: Family) -> int:
@@ -69,15 +75,17 @@ def _fit(args: Namespace, family: Family) -> int:
     target = Path(args.output) if args.output else demo.model_folder(args.model_path) / FILE
     if not target.parent.is_dir():
         raise BadSetting(f"there is no folder {target.parent}", path="--output")
+    check_writable(target, path="--output")
+    known = read_profile(target, family.name) if args.strategy != "all" and target.is_file() else None
 
+    from epe.media.sidecar import write_whole
     from epe.models.catalog import load_adapter
     from epe.models.loading import Loading
     from epe.runtime.fitting import Drawer, fit_profile
-    from epe.runtime.rank import pick_device
+    from epe.runtime.rank import DTYPES, pick_device
 
-    adapter = load_adapter(
-        family.name, demo.model_folder(args.model_path), Loading(device=pick_device(args.device, index=0))
-    )
+    loading = Loading(device=pick_device(args.device, index=0), dtype=DTYPES[args.dtype])
+    adapter = load_adapter(family.name, demo.model_folder(args.model_path), loading)
     assert isinstance(adapter, Drawer)
     fitted = fit_profile(
         adapter,
@@ -87,9 +95,9 @@ def _fit(args: Namespace, family: Family) -> int:
         batch=args.batch,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    known = read_profile(target, family.name) if target.is_file() else None
     profile = _with_part(fitted, known, args.strategy)
-    target.write_bytes(msgspec.json.encode(profile) + b"\n")
+    with writing(target, path="--output"):
+        write_whole(str(target), msgspec.json.encode(profile) + b"\n")
     print(_shown(profile, family))
     print(target)
     return 0

@@ -110,8 +110,15 @@ def _check_world(stage: Stage) -> None:
 
 
 def _check_numerics(stage: Stage) -> None:
-    """Blocks are compiled as one piece, and in planes they exchange sums."""
-    if stage.numerics == "fast" and stage.num_planes > 1:
+    """Blocks are compiled for a GPU, as one piece, and in planes they exchange sums."""
+    if stage.numerics == "exact":
+        return
+    if stage.device == "cpu":
+        raise BadSetting(
+            "fast numerics compile blocks for a GPU, and device is cpu; use exact, or device auto or cuda",
+            path="numerics",
+        )
+    if stage.num_planes > 1:
         raise BadSetting(
             f"fast numerics compile blocks, which a tensor_parallel_degree of {stage.num_planes} cuts in pieces; "
             "use exact, or a degree of 1",

@@ -16,13 +16,13 @@ from epe.errors import BadSetting
 T = TypeVar("T", bound=Struct)
 
 _NAMES = {
-    "`object`": "a mapping",
-    "`array`": "a list",
-    "`str`": "a text",
-    "`int`": "a whole number",
-    "`float`": "a number",
-    "`bool`": "true or false",
-    "`null`": "nothing",
+    "object": "a mapping",
+    "array": "a list",
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
 }
 
 
@@ -32,7 +32,7 @@ def to_struct(value: object, struct: type[T]) -> T:
         result = msgspec.convert(value, struct, strict=True)
     except msgspec.ValidationError as error:
         raise _explained(str(error), value, struct) from None
-    _check_finite(msgspec.to_builtins(result), path="")
+    _check_numbers(msgspec.to_builtins(result), path="")
     return result
 
 
@@ -63,7 +63,7 @@ def _explained(text: str, value: object, struct: type[Struct]) -> BadSetting:
             f"this key is not known; known here are {listed}", path=f"{path}.{unknown[1]}".lstrip(".")
         )
     given = value_at(value, path)
-    allowed = _choices(struct, path, value)
+    allowed = _choices(struct, path, value) or _tags(struct, path, value)
     if allowed:
         return BadSetting(f"{_shown(given)} is not one of {_listed(given, allowed)}", path=path)
     return BadSetting(f"expected {_wanted(message)}, got {_shown(given)}", path=path)
@@ -72,9 +72,11 @@ def _explained(text: str, value: object, struct: type[Struct]) -> BadSetting:
 def _wanted(message: str) -> str:
     """msgspec's expectation (such as "Expected `int` >= 3, got `str`") in plain words."""
     wanted = message.removeprefix("Expected ").partition(", got ")[0]
-    for name, plain in _NAMES.items():
-        wanted = wanted.replace(name, plain)
-    return wanted.replace(" | ", " or ").replace("`", "")
+    return re.sub(
+        r"`([^`]*)`",
+        lambda kinds: " or ".join(_NAMES.get(each, each) for each in kinds[1].split(" | ")),
+        wanted,
+    )
 
 
 def _shown(given: object) -> str:
@@ -98,13 +100,32 @@ def _listed(given: object, allowed: tuple[object, ...]) -> str:
 
 
 def _choices(struct: type[Struct], path: str, value: object) -> tuple[object, ...]:
-    """The values that a `Literal` field allows; empty for other fields."""
+    """The values that a `Literal` field allows, or each place of a list of them; empty for other fields."""
     place, _, key = path.rpartition(".")
-    holder = _struct_at(struct, place, value)
-    here = next((each.type for each in fields(holder) if each.name == key), None)
+    kind = _kind(_struct_at(struct, place, value), key)
+    if get_origin(kind) is tuple and not key.endswith("]"):
+        return ()
     return tuple(
-        each for kind in (here, *get_args(here)) if get_origin(kind) is Literal for each in get_args(kind)
+        each for kind in (kind, *get_args(kind)) if get_origin(kind) is Literal for each in get_args(kind)
     )
+
+
+def _tags(struct: type[Struct], path: str, value: object) -> tuple[object, ...]:
+    """The names of the structs that may stand around `path`, where that is the key that names one; else empty."""
+    place, _, key = path.rpartition(".")
+    above, _, name = place.rpartition(".")
+    configs = [each.__struct_config__ for each in _structs(_kind(_struct_at(struct, above, value), name))]
+    return tuple(config.tag for config in configs if config.tag_field == key)
+
+
+def _kind(struct: type[Struct], key: str) -> object:
+    """The type of a field, `key` being its name or that of a place in it, such as `gpu[1]`; None if there is none."""
+    return next((each.type for each in fields(struct) if each.name == key.partition("[")[0]), None)
+
+
+def _structs(kind: object) -> list[type[Struct]]:
+    """Those that a field of this type may hold."""
+    return [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Struct)]
 
 
 def _struct_at(struct: type[Struct], path: str, value: object) -> type[Struct]:
@@ -113,10 +134,7 @@ def _struct_at(struct: type[Struct], path: str, value: object) -> type[Struct]:
     here, place = struct, ""
     for key in re.findall(r"[^.\[\]]+", re.sub(r"\[\d+\]", "", path)):
         place = f"{place}.{key}".lstrip(".")
-        kind = next((each.type for each in fields(here) if each.name == key), None)
-        inner = [
-            each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Struct)
-        ]
+        inner = _structs(_kind(here, key))
         given = value_at(value, place)
         named = [each for each in inner if isinstance(given, dict) and _is_named(each, given)]
         here = (named or inner or [here])[-1]
@@ -128,10 +146,16 @@ def _is_named(struct: type[Struct], given: dict[object, object]) -> bool:
     return config.tag_field is not None and given.get(config.tag_field) == config.tag
 
 
-def _check_finite(value: object, *, path: str) -> None:
+def _check_numbers(value: object, *, path: str) -> None:
+    """What is not finite compares with nothing, and no message between processes holds a larger integer."""
     match value:
         case float() if not math.isfinite(value):
             raise BadSetting(f"expected a finite number, got {value}", path=path)
+        case int() if abs(value) >= 2**63:
+            raise BadSetting(f"expected a whole number of less than 64 bits, got {value}", path=path)
         case dict():
             for key, inner in value.items():
-                _check_finite(inner, path=f"{path}.{key}" if path else str(key))
+                _check_numbers(inner, path=f"{path}.{key}" if path else str(key))
+        case list():
+            for place, inner in enumerate(value):
+                _check_numbers(inner, path=f"{path}[{place}]")

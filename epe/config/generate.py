@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
+from epe.config.outputs import check_writable
 from epe.config.stage import Device, Dtype, VideoCodec
 from epe.config.transport import Transport
 from epe.errors import BadSetting
@@ -63,26 +62,5 @@ def check_output(output: str, *, makes: Literal["picture", "video"], path: str) 
         known = ", ".join(formats)
         raise BadSetting(f"{output!r} does not end in one of {known}", path=path)
     for file in (target, target.with_suffix(".json")):
-        _check_file(file, path=path)
-    _check_folder(target.parent, path=path)
+        check_writable(file, path=path)
     return formats[target.suffix.lower()]
-
-
-def _check_file(file: Path, *, path: str) -> None:
-    try:
-        is_folder = stat.S_ISDIR(os.stat(file).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return  # what is wrong with the folder is said of the folder
-    except OSError as error:
-        raise BadSetting(f"{file} cannot be written: {error.strerror}", path=path) from error
-    if is_folder:
-        raise BadSetting(f"{file} is a folder; give the name of a file", path=path)
-
-
-def _check_folder(folder: Path, *, path: str) -> None:
-    """The folder can be written, or made below the first one that exists."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    if not there.is_dir():
-        raise BadSetting(f"the folder {folder} cannot be made, because {there} is a file", path=path)
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadSetting(f"the folder {there} cannot be written", path=path)

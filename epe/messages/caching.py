@@ -9,9 +9,12 @@ from msgspec import Meta, Struct
 
 from epe.families import AttentionKind
 
-Count = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-Above0 = Annotated[float, Meta(gt=0)]
+# All are bounded above: a message can hold no integer of more than 64 bits, and what is not finite can be compared with
+# nothing. No request has so many steps, and no published polynomial comes near.
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Positive = Annotated[int, Meta(ge=1, le=1_000_000)]
+Above0 = Annotated[float, Meta(gt=0, le=1_000_000)]
+Coefficient = Annotated[float, Meta(ge=-1e12, le=1e12)]
 # A lease holds as many steps as the least common multiple of two of them, in which nothing can take its ranks.
 Interval = Annotated[int, Meta(ge=1, le=4)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -52,7 +55,7 @@ class TeaCache(_Strategy, frozen=True, kw_only=True, tag="teacache", forbid_unkn
     power first) that of its output, has summed up to `threshold` (Liu et al., 2025). Decided step by step."""
 
     threshold: Above0 = 0.2
-    coefficients: Annotated[tuple[float, ...], Meta(min_length=1, max_length=5)] | None = None
+    coefficients: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=5)] | None = None
 
 
 class TaylorSeer(_Strategy, frozen=True, kw_only=True, tag="taylorseer", forbid_unknown_fields=True):

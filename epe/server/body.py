@@ -157,7 +157,7 @@ def _raw_fields(raw: bytes, *, param: str | None = None) -> dict[str, msgspec.Ra
 
 def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) -> BadRequest:
     """msgspec's sentence with the field in front, what was given, and what is allowed."""
-    if inside := re.fullmatch(r"(.*) - at `\$\.(\w+)((?:\.\w+)*)`", text, re.DOTALL):
+    if inside := re.fullmatch(r"(.*) - at `\$\.(\w+)((?:\.\w+(?:\[\d+\])*)*)`", text, re.DOTALL):
         what, param, place = inside[1], inside[2], inside[3]
         if place or what.startswith("Object "):
             return _explain_inside(what, param + place, choices=_names_at(body_type, param))

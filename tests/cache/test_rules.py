@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from epe.cache import (
     CacheRules,
+    MagTable,
     Profile,
     Unsupported,
     find_profile,
@@ -277,12 +278,17 @@ def test_profiles_that_are_none_are_refused_with_the_reason(tmp_path: Path) -> N
     from epe.errors import BadSetting
 
     good: Profile = made_up()
+    table = MagTable(ratios=(1.0,), threshold=0.1, max_skip_steps=3, retention_ratio=0.2)
     file = tmp_path / "flexcache.json"
     spoilt = {
         "family wan, not zimage": replace(good, family="wan"),
         "rows of gram": replace(good, gram=good.gram[1:]),
         "sigmas do not fall": replace(good, sigmas=tuple(reversed(good.sigmas))),
         "20 steps, and sigmas 20 levels": replace(good, sigmas=good.sigmas[1:]),
+        "the velocity of step 0 no length": replace(good, gram=((0.0,), *good.gram[1:])),
+        "length >= 1": replace(good, mag=replace(table, ratios=())),
+        "<= 1.0": replace(good, mag=replace(table, retention_ratio=5.0)),
+        r"<= 1000000000000.0 - at `\$.gains": replace(good, gains=(1e300,) * 21),
     }
     for reason, profile in spoilt.items():
         file.write_bytes(msgspec.json.encode(profile))

@@ -91,6 +91,11 @@ def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict
         (["--sizes", "64x65"], "--sizes: 65 is not a multiple of 16"),
         (["--sizes", "large"], "--sizes: expected a size such as"),
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
+        (["--rounds", "3", "--steps", "333"], "--steps: 3 rounds of 333 are more than 998 steps"),
+        (["--json", "/dev/null"], "--json: /dev/null is a device or pipe"),
+        (["--json", "/dev/stdout"], "--json: /dev/stdout is a device or pipe"),
+        (["--json", "/dev/fd/1"], "--json: /dev/fd/1 is a device or pipe"),
+        (["--costs", "x.json", "--json", "./x.json"], "--json: ./x.json is also --costs"),
         (["--against", "others"], "invalid choice: 'others'"),
         (["--plot", "steps.gif"], "--plot: steps.gif must end in .png, .svg, .pdf"),
     ],
@@ -100,3 +105,16 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_loaded(
 ) -> None:
     assert run(["bench", "--stage-config", stage_file, *flags]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--json", "--costs", "--plot"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_timed(
+    stage_file: str, tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder := tmp_path / "there.svg").mkdir()
+    assert run(["bench", "--stage-config", stage_file, flag, str(folder)]) == 2
+    assert run(["bench", "--stage-config", stage_file, flag, f"{stage_file}/x.svg"]) == 2
+    said = capsys.readouterr()
+    assert f"{flag}: {folder} is a folder" in said.err
+    assert f"{flag}: the folder {stage_file} cannot be made" in said.err
+    assert not said.out

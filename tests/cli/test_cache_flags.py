@@ -47,6 +47,10 @@ def test_few_steps_are_skipped_only_where_that_is_asked_for(base):
         ("--cache-strategy none --cache-cooldown-steps 2", "--cache-strategy is none"),
         ("--cache-strategy taylorseer --taylorseer-max-order 9", "--taylorseer-max-order: 9 is not allowed"),
         ("--cache-strategy teacache --teacache-coefficients 1,a", "'a' is not a number"),
+        (
+            "--cache-strategy teacache --teacache-coefficients nan",
+            "--teacache-coefficients: .*nan.* is not allowed",
+        ),
         ("--cache-strategy magcache", "--cache-strategy: magcache is not supported with this model"),
         ("--cache-strategy freecache --freecache-profile demo", "not of the form MODEL:N"),
         ("--cache-strategy freecache --freecache-profile demo:17", "the profile of this checkpoint is none"),

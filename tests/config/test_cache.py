@@ -31,13 +31,21 @@ def test_a_default_is_as_a_request_would_say_it_and_is_shown_again(settings):
     ("cache", "path", "message"),
     [
         ({"default": {"strategy": "freecache"}}, "cache.default", "supported are taylorseer, pab"),
-        ({"default": {"strategy": "lru"}}, "cache.default.strategy", "lru"),
+        ({"default": {"strategy": "lru"}}, "cache.default.strategy", "'lru' is not one of magcache, .*pab"),
+        ({"default": "taylorseer"}, "cache.default", "expected a mapping or nothing, got 'taylorseer'"),
+        (
+            {"default": {"strategy": "teacache", "coefficients": [float("nan")]}},
+            "cache.default.coefficients",
+            "nan",
+        ),
         (
             {"default": {"strategy": "taylorseer", "order": 2}},
             "cache.default.order",
             "did you mean max_order|known here are .*max_order",
         ),
-        ({"allowed": ["lru"]}, "cache.allowed[0]", "lru"),
+        ({"allowed": ["lru"]}, "cache.allowed[0]", "'lru' is not one of magcache, .*pab"),
+        ({"allowed": "freecache"}, "cache.allowed", "expected a list, got 'freecache'"),
+        ({"memory_mib": 2**70}, "cache.memory_mib", "less than 64 bits"),
         ({"least_computed": 1.5}, "cache.least_computed", "1.5"),
         ({"limit": 1}, "cache.limit", "not known"),
     ],

@@ -208,6 +208,14 @@ def test_fast_numerics_are_not_for_planes(settings):
     assert caught.value.path == "numerics"
 
 
+def test_fast_numerics_on_a_cpu_are_refused_before_ranks_are_started(settings):
+    settings |= {"numerics": "fast", "device": "cpu"}
+    with pytest.raises(
+        BadSetting, match="numerics: fast numerics compile blocks for a GPU, and device is cpu"
+    ):
+        build_stage(settings, env={})
+
+
 @pytest.mark.parametrize(
     ("width", "degree", "expected"),
     [(2, 2, (2, 2)), (None, 2, (2, 2)), (2, None, (2, 2)), (None, 1, (4, 1)), (None, None, (4, 1))],

@@ -46,8 +46,11 @@ def test_a_fitted_profile_makes_the_strategies_available(
         "2",
         "--device",
         "cpu",
+        "--dtype",
+        "float32",
     ]
     target = tmp_path / "flexcache.json"
+    target.write_text("{")  # one that is broken is said to be fitted anew
     assert run(["cache", "fit", *model, "--prompts", str(prompts), "--output", str(target), *flags]) == 0
     assert "supported: magcache, meancache, teacache, taylorseer, freecache, pab" in capsys.readouterr().out
     profile = read_profile(target, "zimage")
@@ -107,3 +110,27 @@ def test_what_cannot_be_fitted_is_said_before_any_work(
     model = ["--model", "zimage", "--model-path", str(checkpoint)]
     assert run(["cache", "fit", *model, "--prompts", str(prompts), *flags.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_a_part_cannot_be_put_into_is_refused_before_any_work(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (prompts := tmp_path / "prompts.txt").write_text("a cat")
+    (target := tmp_path / "flexcache.json").write_text("{")
+    fit = [
+        "cache",
+        "fit",
+        "--model-path",
+        str(checkpoint),
+        "--prompts",
+        str(prompts),
+        "--strategy",
+        "teacache",
+    ]
+    assert run([*fit, "--output", str(target)]) == 2
+    assert run([*fit, "--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{target} is no profile of FlexCache" in said
+    assert f"--output: {tmp_path} is a folder" in said
+    assert "prompt" not in said
+    assert target.read_text() == "{"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from aiohttp import ClientSession
+from msgspec import ValidationError, convert
+from msgspec.structs import fields
 
 from epe.cache import CacheRules
-from epe.messages import FreeCache, TaylorSeer
+from epe.messages import ActiveStrategy, FreeCache, TaylorSeer
 from tests.cache.profiles import made_up
 
 PATH = "/v1/images/generations"
@@ -45,6 +47,14 @@ async def test_without_one_the_stages_default_counts_and_none_is_none(serving, e
         ({"strategy": "magcache", "tresh": 1}, "cache: field tresh is not known there"),
         ({"strategy": "magcache", "threshold": -1}, "cache.threshold is not allowed: expected float > 0.0"),
         ({"strategy": "magcache"}, "supported are taylorseer"),
+        (
+            {"strategy": "taylorseer", "first_enhance": 2**64},
+            "cache.first_enhance is not allowed: expected int <=",
+        ),
+        (
+            {"strategy": "teacache", "coefficients": [1e300]},
+            "cache.coefficients[0] is not allowed: expected float <=",
+        ),
         ("magcache", "expected object"),
     ],
 )
@@ -59,3 +69,14 @@ async def test_few_steps_skip_nothing(client, engine):
     await post(client, num_inference_steps=8, cache={"strategy": "taylorseer"})
     (request,) = engine.submitted
     assert request.reuse.computed == tuple(range(8))
+
+
+@pytest.mark.parametrize("struct", get_args(ActiveStrategy))
+def test_no_number_of_a_strategy_is_too_large_for_the_messages_between_processes(struct):
+    """One of more than 64 bits ended the planner, and every request with it."""
+    name = struct.__struct_config__.tag
+    counts = [field.name for field in fields(struct) if "int" in str(field.type)]
+    assert {"warmup_steps", "cooldown_steps"} <= {*counts}
+    for count in counts:
+        with pytest.raises(ValidationError, match=rf"<= \d+ - at `\$\.{count}`"):
+            convert({"strategy": name, count: 2**64}, ActiveStrategy)

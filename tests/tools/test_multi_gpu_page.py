@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.multi_gpu_page import page, read
 from tests.world import ROOT
 
-RUNS = ("parity", "lanes-a", "lanes-b")
+RUNS = ("parity", "lanes-a", "lanes-b", "service")
 
 
 def test_the_page_is_what_its_kept_runs_say() -> None:

@@ -40,14 +40,19 @@ _LABEL_PX = 18
 
 
 class Run:
-    """Runs of the demo model taken as one: its settings' lines, what was timed, and pictures. Later lines of the same
-    setting stand for earlier ones."""
+    """Runs of the demo model taken as one: its settings' lines, what was timed in all rounds, and pictures. Later lines
+    of the same setting stand for earlier ones."""
 
     def __init__(self, lines: Sequence[Line], pictures: Mapping[str, np.ndarray] | None = None) -> None:
         self.about = next(line for line in lines if line["case"] == "setting")
-        self.quality, self.speed, self.captured = (
-            {_key(line): line for line in lines if line["case"] == case}
-            for case in ("quality", "speed", "captured speed")
+        self.quality = {_key(line): line for line in lines if line["case"] == "quality"}
+        self.speed, self.captured = (
+            {
+                _key(line): line
+                for line in lines
+                if line["case"] == case and line["rounds"] == self.about["rounds"]
+            }
+            for case in ("speed", "captured speed")
         )
         self.pictures = dict(pictures or {})
 
@@ -57,6 +62,10 @@ class Run:
         return sorted(
             found, key=lambda line: (ORDER.index(line["strategy"]), -line.get("computed", num_steps))
         )
+
+    def timed(self, num_steps: int) -> bool:
+        """Whether anything was timed in all rounds."""
+        return any(steps == num_steps and strategy != "none" for steps, strategy, _ in self.speed)
 
     @property
     def step_counts(self) -> list[int]:
@@ -75,7 +84,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
         f"each: {about['num_seeds']}. PSNR and SSIM are to the same pictures with every step computed, the means over "
         "all of them; colour, place and kind are the shares of things in the pictures that are as the prompt says. "
         "These are drawn in 32 bits: `bfloat16` is every step computed in 16 bits, which strays by itself. "
-        f"{_about_times(run)} What a run that was cut short has not measured is left empty.",
+        f"{_about_times(run)} What a run that was cut short has not measured, or not in all rounds, is left empty.",
         "",
         "`even` is no strategy: the last velocity held between evenly spaced steps. MagCache has the threshold at "
         "which it computes as many steps as the others.",
@@ -84,7 +93,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
         parts += ["", f"## {num_steps} steps", "", *_table(run, num_steps)]
         parts += (
             ["", f"![Speed and likeness at {num_steps} steps](flexcache-{num_steps}.png)"]
-            if run.speed
+            if run.timed(num_steps)
             else []
         )
         parts += ["", *_verdicts(run, num_steps)]
@@ -99,11 +108,10 @@ def page(run: Run, real: Sequence[Line], *, commands: str) -> str:
 def _about_times(run: Run) -> str:
     if not run.speed:
         return "Times were not measured in this run."
-    rounds = max(line["rounds"] for line in run.speed.values())
     return (
-        f"The speed-up is that of the steps of one request alone, the median of {rounds} rounds in which all settings "
-        "took turns, with the least and the most; `picture` is that from prompt to pixels. `captured` is that of the "
-        "steps where forward passes are captured and replayed, which makes the steps that are computed shorter."
+        f"The speed-up is that of the steps of one request alone, the median of {run.about['rounds']} rounds in which "
+        "all settings took turns, with the least and the most; `picture` is that from prompt to pixels. `captured` is "
+        "that of the steps where forward passes are captured and replayed, which makes the computed ones shorter."
     )
 
 
@@ -222,8 +230,9 @@ def plot(run: Run, num_steps: int, path: Path) -> None:
 
 
 def shown_rows(run: Run, num_steps: int) -> list[str]:
-    """The settings of which there are pictures."""
-    return [key for key in SHOWN.get(num_steps, ()) if f"{num_steps}/{key}" in run.pictures]
+    """The settings of which there are pictures and likenesses."""
+    found = {f"{line['strategy']}/{line['value']:g}" for line in run.of(num_steps)}
+    return [key for key in SHOWN.get(num_steps, ()) if key in found and f"{num_steps}/{key}" in run.pictures]
 
 
 def sheet(run: Run, num_steps: int, path: Path) -> None:
@@ -277,7 +286,7 @@ def main() -> None:
     text = page(run, _read(args.real), commands=_commands(run, real=bool(args.real)))
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:
-        if run.speed:
+        if run.timed(num_steps):
             plot(run, num_steps, args.output / f"flexcache-{num_steps}.png")
         sheet(run, num_steps, args.output / f"flexcache-sheet-{num_steps}.png")
 

@@ -38,6 +38,11 @@ SHOWN = {
     20: (
         "none/20",
         "freecache/10",
+        "meancache/10",
+        "magcache/10",
+        "even/10",
+        "freecache/7",
+        "even/7",
         "freecache/5",
         "meancache/5",
         "magcache/5",

@@ -53,6 +53,10 @@ NOT_RUN = """\
 Not run: the time on the machine ended before it. The program ran from its start to its end with a tiny model on CPU
 ranks, whose figures say nothing of GPUs."""
 
+NOT_SEEN = """\
+When the rank was back was not seen: the time on the machine ended. Other programs may have been on the GPUs while this
+service started, so how long its steps took says nothing."""
+
 ABOUT = """\
 `epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a text encoder of three layers) on two
 GPUs, one service for each policy, all up together; each has the machine in turn, over HTTP, with the same requests:
@@ -106,6 +110,7 @@ def _s(seconds: float | None) -> str:
 
 
 def killed(lines: list[Line]) -> Iterator[str]:
+    cases = [line.get("case") for line in lines]
     yield "## A rank killed while its lane exchanges"
     for line in lines:
         if line.get("section") == "death" and "closing_s" in line:
@@ -119,6 +124,8 @@ def killed(lines: list[Line]) -> Iterator[str]:
                 f"The rank was back after {line['returned_s']} s, and the next picture was drawn on the lanes "
                 f"{line['lanes_after']}."
             )
+    if "killed" in cases and "returned" not in cases:
+        yield NOT_SEEN
 
 
 def _death(line: Line) -> Iterator[str]:

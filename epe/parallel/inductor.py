@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from epe.errors import StartFailed
+
 T = TypeVar("T")
 
 # Features of a row that a kernel holds at once. Torch itself holds 1024 at most, and 64 where features are read out of
@@ -20,16 +22,30 @@ MAX_FORMS = 64
 
 
 def compiled(function: Callable[..., T], *, backend: str) -> Callable[..., T]:
-    """`function` compiled as one piece for all sizes, in up to `MAX_FORMS` forms; by `compile_rows` for `inductor`."""
+    """`function` compiled as one piece for all sizes, in up to `MAX_FORMS` forms; by `compile_rows` for `inductor`.
+
+    A call raises `StartFailed` where the machine has no compiler."""
     compiler = compile_rows if backend == "inductor" else backend
     inner = torch.compile(function, fullgraph=True, dynamic=True, backend=compiler)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
         _allow_forms()
-        return inner(*args, **kwargs)
+        try:
+            return inner(*args, **kwargs)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            raise StartFailed(_without_a_compiler(error.inner_exception)) from error
 
     return call
+
+
+def _without_a_compiler(error: Exception) -> str:
+    """Of torch's sentence the first line; the others are for those who mend torch."""
+    reason = str(error).strip().partition("\n")[0]
+    return (
+        f"fast numerics cannot be compiled on this machine: {reason}; install what is missing (Triton and a C "
+        "compiler), or use numerics: exact"
+    )
 
 
 def _allow_forms() -> None:

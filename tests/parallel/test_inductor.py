@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 
+from epe.errors import StartFailed
 from epe.parallel.inductor import compiled
 
 
@@ -19,3 +21,15 @@ def test_a_thread_that_compiled_nothing_before_may_meet_more_forms_than_torch_al
     with ThreadPoolExecutor(1) as device_thread:
         sums = list(device_thread.map(lambda name: function(torch.zeros(2), name), names))
     assert [row[0].item() for row in sums] == list(range(1, 13))
+
+
+def test_a_machine_without_a_compiler_is_told_so_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(graph: object, inputs: object) -> object:
+        raise RuntimeError("Failed to find C compiler.\n\nSet TORCHDYNAMO_VERBOSE=1")
+
+    monkeypatch.setattr("epe.parallel.inductor.compile_rows", failing)
+    call = compiled(lambda x: x + 1, backend="inductor")
+    with pytest.raises(
+        StartFailed, match=r"^fast numerics .*: Failed to find C compiler\.; install .* exact$"
+    ):
+        call(torch.zeros(2))

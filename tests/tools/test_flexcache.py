@@ -73,7 +73,7 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
         "num_prompts": 2,
     }
     lines: list[dict[str, Any]] = [
-        {"case": "setting", **about, "num_seeds": 1, "rounds": 1, "step_counts": [8]},
+        {"case": "setting", **about, "num_seeds": 1, "rounds": 3, "step_counts": [8]},
         {"case": "quality", "steps": 8, "strategy": "none", "value": 8, **right},
         {
             "case": "speed",
@@ -89,6 +89,7 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
         named = {"steps": 8, "strategy": strategy, "value": 4}
         lines.append({"case": "quality", **named, **right, **likeness, "psnr_db": 30.5 + more})
         lines.append({"case": "speed", **named, **times})
+        lines.append({"case": "captured speed", **named, **times, "speed_up": 9.99, "rounds": 1})
     drawn = np.zeros((2, 16, 16, 3), dtype=np.uint8)
     run = flexcache_page.Run(lines, {"8/none/8": drawn, "8/freecache/4": drawn})
     text = flexcache_page.page(run, _real_lines(), commands="`made up`")
@@ -96,6 +97,7 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
         "| freecache | 4 | 4 | 1.95 (1.90 to 2.00) | 1.85 | | 30.50 | 0.9600 | 1.000 | 0.500 | 1.000 | 2 |"
         in text.replace("|  |", "| |")
     )
+    assert "9.99" not in text, "one round of three says nothing"
     assert "FreeCache with 4 of 8 computed: +2.50 dB to even." in text
     assert "| zimage | captured | none | | 50 | 1 | 20.0 ms | | |" in text
     assert "| zimage | captured | freecache | 25 | 25 | 1.98 | 1.003 | 0.20 | 2.00 |" in text

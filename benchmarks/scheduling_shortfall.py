@@ -44,11 +44,11 @@ def looseness(lines: Sequence[Offline]) -> str:
     left = fmean(each.bound - each.best for each in short)
     ours = fmean(each.bound - each.elastic for each in short)
     note = (
-        f"One run of {short[0].num_requests} requests of each cell, on a seed of its own, and a search that knows all "
-        f"of it and has {SEARCH_S:g} s of processor time (`benchmarks/scheduling_offline.py`): it gives each request "
-        "two lanes of any widths, for half of the steps each, at any moment, so whatever it finds can be done. The "
-        "best that is possible lies between the best found and the bound. The cells in which the best of three "
-        f"baselines is more than {100 * SHORT_OF_BOUND:.0f} points short of the bound; in "
+        f"One run of {short[0].num_requests} requests in each of {len(lines)} cells, on a seed of its own, and a "
+        f"search that knows all of it and has {SEARCH_S:g} s of processor time (`benchmarks/scheduling_offline.py`): "
+        "it gives each request two lanes of any widths, for half of the steps each, at any moment, so whatever it "
+        "finds can be done. The best that is possible lies between the best found and the bound. The cells in which "
+        f"the best of three baselines is more than {100 * SHORT_OF_BOUND:.0f} points short of the bound; in "
         f"{sum(each.proven for each in short)} of {len(short)} the bound is the optimum of its programme."
     )
     told = (
@@ -117,6 +117,6 @@ def _summary(known: Sequence[Compared]) -> str:
     return (
         f"Over these {len(known)} cells the clairvoyant run is left with {left / lacks:.0%} of the best baseline's "
         f"shortfall in the mean, and is better than `elastic` in {helps} of them. Where it is not, the gap is between "
-        "the bound and what plans of this kind can do at all, not between what is known and what is to come; how much "
-        "of that belongs to the bound is not known."
+        "the bound and what plans of this kind can do at all, not between what is known and what is to come. The "
+        "clairvoyant run is told by what it gains on those seeds on which it was made."
     )

@@ -32,12 +32,20 @@ ROWS = (
     "were threads on one GPU, each with blocks of its own; `=` are the bits of one rank, else the largest difference.",
 )
 
+UNTIMED = (
+    "Z-Image as the other families are compiled, in a later run with all five columns: its kernels are left to torch's "
+    "choice since then, and the tables above have runs of that.",
+)
+
 NOT_RUN = (
     "## Not run",
     "",
-    "Empty cells. Compiled steps on lanes of several GPUs; captured ones ran on two ([lanes](multi-gpu.md)). Lanes of "
-    "more than two GPUs. On one GPU two ranks, which were threads, replayed captured passes in pieces between their "
-    "exchanges with equal bits (`python -m benchmarks.graph_checks`).",
+    "Empty cells. Wan with 81 frames, and decoders of videos as they are compiled now. cache-dit 1.5.3 and xfuser "
+    "0.7.0, which are there as pure wheels: what they save, they save by leaving blocks out or by more GPUs. Compiled "
+    "steps on lanes of several GPUs; captured ones ran on two ([lanes](multi-gpu.md)). Lanes of more than two GPUs. On "
+    "one GPU two ranks, which were threads, replayed captured passes in pieces between their exchanges with equal bits "
+    "(`python -m benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for the "
+    "sake of memory, are [on their own page](stream-h200.md).",
 )
 
 
@@ -49,7 +57,7 @@ def page(lines: Iterable[Line]) -> str:
     """The whole page."""
     everything = list(lines)
     setting = next(line for line in everything if "torch" in line)
-    cases = [line for line in everything if "step_ms" in line]
+    cases = _latest(line for line in everything if "step_ms" in line and "kernels" not in line)
     return "\n".join(
         [
             "# Steps on H200",
@@ -76,10 +84,36 @@ def page(lines: Iterable[Line]) -> str:
             *_bits(cases),
             *_decodes([line for line in everything if "decode" in line]),
             *_rows([line for line in everything if "compiled_rows" in line]),
+            *_untimed([line for line in everything if "kernels" in line], cases),
             "",
             *NOT_RUN,
         ]
     )
+
+
+def _latest(lines: Iterable[Line]) -> list[Line]:
+    """Of each case the last run, in the order of families and then of sizes."""
+    latest = {(line["family"], line["size"]): line for line in lines}
+    families = list(dict.fromkeys(family for family, _ in latest))
+    return sorted(latest.values(), key=lambda line: (families.index(line["family"]), _sides(line)))
+
+
+def _sides(case: Line) -> list[int]:
+    return [int(side) for side in case["size"].split("x")]
+
+
+def _untimed(lines: list[Line], cases: list[Line]) -> Iterator[str]:
+    """Another run of some cases, without kernels that torch picks by timing them."""
+    if not lines:
+        return
+    timed = {_name(case): case for case in cases}
+    yield from ("", "## Kernels that are not picked by timing", "", *UNTIMED, "")
+    yield "| family, size, text rows | diffusers, compiled | compiled and captured | ms | ms as it is now |"
+    yield "|---|--:|--:|--:|--:|"
+    for line in sorted(lines, key=_sides):
+        cells = [_ratio(line["against_diffusers"].get(name)) for name in ("diffusers_compiled", BEST)]
+        cells += [f"{_middle(each['step_ms'][BEST]):.1f}" for each in (line, timed[_name(line)])]
+        yield f"| {_name(line)} | " + " | ".join(cells) + " |"
 
 
 def _speeds(cases: list[Line]) -> Iterator[str]:

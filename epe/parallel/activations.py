@@ -12,8 +12,9 @@ from torch.nn import functional
 # tanh(u) is 2 sigmoid(2u) - 1, so GELU by tanh (Hendrycks and Gimpel, 2016), x (1 + tanh(u)) / 2, is x sigmoid(2u).
 _TWICE = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
-# Whether the library activates what it has in its registers, or a pass of its own does.
-IN_PRODUCT = False
+# Whether the library activates what it has in its registers, or a pass of its own does. On an H200 the one took 340 µs
+# where the other took 420 (7800 rows, 1536 to 8960 features).
+IN_PRODUCT = True
 
 
 def gelu_by_sigmoid(features: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("matplotlib")
 
 from epe.simulator.bounds import Bound, fluid_bound
+from epe.simulator.metrics import Metrics
 from epe.simulator.published import PUBLISHED
 from epe.simulator.workloads import WORKLOADS, generate
 
@@ -241,3 +242,27 @@ def test_of_two_bounds_of_a_seed_the_tighter_one_counts(program: Callable[[str],
         for limit_s, share in ((1.0, 0.9), (20.0, 0.8), (2.0, 0.85), (3.0, None))
     ]
     assert verdicts.Lines(lines, num_requests=9).bound(CELL) == 0.8
+
+
+def test_what_the_future_gives_is_told_by_the_seeds_on_which_both_were_run(
+    program: Callable[[str], ModuleType], verdicts: ModuleType
+) -> None:
+    """The clairvoyant run of some seeds was compared with ours of all: easy seeds looked like a gain."""
+    runs, entrants = program("scheduling_runs"), program("scheduling_entrants")
+    nothing = dict.fromkeys(Metrics.__struct_fields__, 0.0)
+    lines = [
+        runs.Line(
+            job=runs.Job(cell=CELL, seed=seed, num_requests=9, entrant=entrant),
+            code="",
+            took_s=1.0,
+            metrics=Metrics(**{**nothing, "slo_attainment": share}),
+        )
+        for entrant, seed, share in (
+            (entrants.OURS, 1, 0.5),
+            (entrants.OURS, 2, 0.9),
+            (entrants.CLAIRVOYANT, 2, 0.92),
+        )
+    ]
+    told = verdicts.Lines(lines, num_requests=9)
+    assert told.clairvoyant(CELL, "slo_attainment") == pytest.approx(0.72)
+    assert told.clairvoyant("another", "slo_attainment") is None

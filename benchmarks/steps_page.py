@@ -44,8 +44,8 @@ NOT_RUN = (
     "0.7.0, which are there as pure wheels: what they save, they save by leaving blocks out or by more GPUs. Compiled "
     "steps on lanes of several GPUs; captured ones ran on two ([lanes](multi-gpu.md)). Lanes of more than two GPUs. On "
     "one GPU two ranks, which were threads, replayed captured passes in pieces between their exchanges with equal bits "
-    "(`python -m benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for the "
-    "sake of memory, are [on their own page](stream-h200.md).",
+    "(`python -m benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for "
+    "the sake of memory, are [on their own page](stream-h200.md).",
 )
 
 

@@ -160,7 +160,9 @@ def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) 
     if inside := re.fullmatch(r"(.*) - at `\$\.(\w+)((?:\.\w+(?:\[\d+\])*)*)`", text, re.DOTALL):
         what, param, place = inside[1], inside[2], inside[3]
         if place or what.startswith("Object "):
-            return _explain_inside(what, param + place, choices=_names_at(body_type, param))
+            return _explain_inside(
+                what, param + place, structs=_structs_at(body_type, param), given=given[param]
+            )
     if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
         return _unknown(unknown[1], body_type)
     if missing := re.search(r"missing required field `(\w+)`", text):
@@ -173,11 +175,16 @@ def _explain(text: str, given: dict[str, str], body_type: type[msgspec.Struct]) 
     return BadRequest(text)
 
 
-def _explain_inside(what: str, place: str, *, choices: tuple[str, ...]) -> BadRequest:
-    """What is wrong within a field that is an object, such as `cache`."""
+def _explain_inside(
+    what: str, place: str, *, structs: tuple[type[msgspec.Struct], ...], given: str
+) -> BadRequest:
+    """What is wrong within a field that is an object, such as `cache`, and may be one of `structs`."""
     param = place.partition(".")[0]
+    choices = tuple(str(each.__struct_config__.tag) for each in structs)
     if unknown := re.search(r"unknown field `(.*)`", what, re.DOTALL):
-        return BadRequest(f"{place}: field {_shown(unknown[1])} is not known there", param=param)
+        known = _names_of_given(structs, given) if place == param else ()
+        hint = f"; known are {', '.join(known)}" if known else ""
+        return BadRequest(f"{place}: field {_shown(unknown[1])} is not known there{hint}", param=param)
     if missing := re.search(r"missing required field `(\w+)`", what):
         return BadRequest(f"{place}.{missing[1]} is missing; {_one_of(choices)}", param=param)
     if what.startswith("Invalid value"):
@@ -189,11 +196,21 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return f"allowed are {', '.join(choices)}"
 
 
-def _names_at(body_type: type[msgspec.Struct], param: str) -> tuple[str, ...]:
-    """The names of the structs that a field may be."""
+def _structs_at(body_type: type[msgspec.Struct], param: str) -> tuple[type[msgspec.Struct], ...]:
+    """What a field may be, where it is an object."""
     alternatives = get_args(get_type_hints(body_type)[param])
-    structs = [each for each in alternatives if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-    return tuple(str(each.__struct_config__.tag) for each in structs)
+    return tuple(each for each in alternatives if isinstance(each, type) and issubclass(each, msgspec.Struct))
+
+
+def _names_of_given(structs: tuple[type[msgspec.Struct], ...], given: str) -> tuple[str, ...]:
+    """The fields of the one of `structs` that the tag in `given`, an object's JSON, names."""
+    fields = msgspec.json.decode(given)
+    return tuple(
+        name
+        for each in structs
+        if fields.get(each.__struct_config__.tag_field) == each.__struct_config__.tag
+        for name in each.__struct_fields__
+    )
 
 
 def _unknown(name: str, body_type: type[msgspec.Struct]) -> BadRequest:

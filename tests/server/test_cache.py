@@ -44,7 +44,7 @@ async def test_without_one_the_stages_default_counts_and_none_is_none(serving, e
     [
         ({"strategy": "magic"}, "cache.strategy: invalid value 'magic'; allowed are none, magcache"),
         ({}, "cache.strategy is missing"),
-        ({"strategy": "magcache", "tresh": 1}, "cache: field tresh is not known there"),
+        ({"strategy": "magcache", "tresh": 1}, "cache: field tresh is not known there; known are "),
         ({"strategy": "magcache", "threshold": -1}, "cache.threshold is not allowed: expected float > 0.0"),
         ({"strategy": "magcache"}, "supported are taylorseer"),
         (

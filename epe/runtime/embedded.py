@@ -49,7 +49,7 @@ class EmbeddedDiffusionRuntime:
         self._link: RpcLink | None = None
         self._leader: Leader | None = None
         self._rank: Rank | None = None
-        self._opened: asyncio.Future[None] | None = None
+        self._opened = asyncio.Event()
         self._failure = ""
 
     @classmethod
@@ -151,7 +151,7 @@ class EmbeddedDiffusionRuntime:
         seat = self.seat
         directory = directory_of(seat.world_size)
         system = self._system = ActorSystem(directory.nodes[seat.rank])
-        self._opened = asyncio.get_running_loop().create_future()
+        self._opened, self._failure = asyncio.Event(), ""
         if seat.store is not None:
             self._link = await RpcLink.open(
                 system,
@@ -175,17 +175,15 @@ class EmbeddedDiffusionRuntime:
             reason = self._rank.stopped_by.result().reason
             raise StartFailed(f"rank {seat.rank} was stopped while it loaded: {reason}")
         if self._leader is not None:
-            await self._opened
+            await self._opened.wait()
+            if self._failure:
+                raise StartFailed(f"the world did not start: {self._failure}")
 
     def _phase_changed(self, phase: str, reason: str) -> None:
-        assert self._opened is not None
         if phase == "failed":
             self._failure = reason
-        if not self._opened.done():
-            if phase == "running":
-                self._opened.set_result(None)
-            elif phase == "failed":
-                self._opened.set_exception(StartFailed(f"the world did not start: {reason}"))
+        if phase in ("running", "failed"):
+            self._opened.set()
 
     async def _dismiss(self) -> None:
         """Let what was taken end, then let the ranks go."""

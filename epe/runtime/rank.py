@@ -18,7 +18,7 @@ from epe.actors.worker import Ending, Loaded, Worker
 from epe.config.demo import model_folder
 from epe.config.stage import Stage
 from epe.config.transport import methods_of
-from epe.errors import BadSetting, StartFailed
+from epe.errors import BadSetting
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
@@ -231,9 +231,9 @@ def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Back
 
 def pick_device(wanted: str, *, index: int) -> torch.device:
     """`cuda` or `cpu` as the stage file wants it; `auto` takes a GPU where there is one. Ranks beyond the
-    number of GPUs share them."""
+    number of GPUs share them. Raises `BadSetting` for `cuda` where there is none."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise StartFailed("device cuda was asked for, but torch sees no GPU; use device: cpu or auto")
+        raise BadSetting("cuda was asked for, but torch sees no GPU; use cpu or auto", path="device")
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", index % torch.cuda.device_count())

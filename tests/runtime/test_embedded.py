@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import numpy as np
 import pytest
 import structlog
+import torch
 from structlog.testing import capture_logs
 
 from epe import EmbeddedDiffusionRuntime
@@ -106,6 +108,17 @@ async def test_a_file_comes_out_in_the_format_that_was_asked_for(runtime):
 def test_more_ranks_than_the_host_has_processes_is_an_error(tiny_zimage):
     with pytest.raises(BadSetting, match="one process"):
         EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage, ranks=2))
+
+
+async def test_a_gpu_that_is_not_there_is_said_once(tiny_zimage, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said_beside: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said_beside.append(context))
+    with pytest.raises(BadSetting, match="device: cuda was asked for, but torch sees no GPU"):
+        async with EmbeddedDiffusionRuntime.from_stage(stage(tiny_zimage) | {"device": "cuda"}):
+            pass
+    gc.collect()
+    assert said_beside == []
 
 
 async def test_a_runtime_can_be_opened_again_after_it_was_closed(tiny_zimage):

@@ -164,7 +164,8 @@ def model_in(folder: Path, *, device: str, tiny: bool, written: Path | None) -> 
     if tiny:
         make_tiny("zimage", checkpoint)
     elif written is None:
-        subprocess.run([sys.executable, "-m", "benchmarks.real_checkpoint", checkpoint, device], check=True)
+        writer = [sys.executable, "-m", "benchmarks.random_checkpoint", "zimage", checkpoint]
+        subprocess.run([*writer, "--device", device], check=True)
     say({"case": "written", "seconds": round(time.monotonic() - begin_s, 1)})
     dtype = "float32" if device == "cpu" else "bfloat16"
     return Model(checkpoint, device, dtype, TINY_SIZES if tiny else REAL_SIZES)
@@ -218,7 +219,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
     parser.add_argument(
-        "--checkpoint", type=Path, help="what `benchmarks.real_checkpoint` has written before"
+        "--checkpoint", type=Path, help="what `benchmarks.random_checkpoint` has written before"
     )
     return parser.parse_args()
 

@@ -58,7 +58,7 @@ When the rank was back was not seen: the time on the machine ended. Other progra
 service started, so how long its steps took says nothing."""
 
 ABOUT = """\
-`epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a text encoder of three layers) on two
+`epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a small text encoder) on two
 GPUs, one service for each policy, all up together; each has the machine in turn, over HTTP, with the same requests:
 256 x 256, 512 x 512 and 1024 x 1024 in 4 steps (45, 30, 18 %), and 1536 x 1536 in 6 steps (7 %), which stands for a
 video: 9,216 tokens, as many as 21 frames of 480 x 832. (The encoder of video files is not on that machine, and one

@@ -36,6 +36,8 @@ from epe.models.reusing import kept_bytes
 from epe.transport.exchange import SoloExchange
 
 NUM_STEPS = 50
+# Of PAB, captured and not: beyond its warm-up, and a few rounds of its window.
+NUM_CHECKED = 16
 FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
 STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab")
 FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
@@ -120,10 +122,15 @@ def measure(
         name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
     )
     adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
-    if captured and isinstance(adapter, Capturable):
-        adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
     begun = adapter.encode(_request(family, tiny=tiny))
     made_s = time.perf_counter() - begin_s
+    checked = next((reuse for strategy, _, reuse in settings(family) if strategy == "pab"), None)
+    if captured and isinstance(adapter, Capturable):
+        expected = _latents(adapter, begun, checked)
+        adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
+        # The first run captures, the second finds all captured.
+        drawn = [_latents(adapter, begun, checked) for _ in range(2)]
+        yield {"case": "bits", "family": family, "equal": all(torch.equal(each, expected) for each in drawn)}
     _steps(adapter, begun, reuse=None, count=3)
     plain = _steps(adapter, begun, reuse=None, count=12)
     step_s = median(plain)
@@ -135,6 +142,8 @@ def measure(
         if time.perf_counter() - begin_s > seconds:
             yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
+        if strategy == "pab":
+            _latents(adapter, begun, reuse)  # which captures its passes
         yield {
             "case": "setting",
             **named,
@@ -169,6 +178,13 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
         "reused_step_s": median(cheap),
         "kept_bytes": most,
     }
+
+
+def _latents(adapter: Adapter, begun: State, reuse: Reuse | None) -> torch.Tensor:
+    state = _again(begun, reuse)
+    for _ in range(NUM_CHECKED):
+        state = adapter.step(state, SoloExchange(), Split())
+    return state.tensors["latents"]
 
 
 def _steps(adapter: Adapter, state: State, *, reuse: Reuse | None, count: int) -> list[float]:

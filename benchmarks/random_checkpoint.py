@@ -32,7 +32,8 @@ from epe.models.checkpoint import quiet_progress
 from epe.models.flux1.tiny import clip_tokenizer
 from epe.models.tiny_parts import chat_tokenizer, word_tokenizer
 
-FAMILIES = ("flux1", "wan", "zimage")
+FAMILIES = ("flux1", "zimage")
+VIDEO_FAMILIES = ("wan",)
 # Copies from the device and writes of a few tensors at once.
 NUM_WRITERS = 8
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -72,7 +73,9 @@ def _text_parts(factory: Factory) -> dict[str, Any]:
     if factory.name == "zimage":
         chat = chat_tokenizer()
         return {"text_encoder": _qwen3(len(chat), width=width).to(factory.dtype), "tokenizer": chat}
-    raise ValueError(f"no text encoder is known for {factory.name}; there are those of {', '.join(FAMILIES)}")
+    raise ValueError(
+        f"no text encoder is known for {factory.name}; there are those of {', '.join((*FAMILIES, *VIDEO_FAMILIES))}"
+    )
 
 
 def _clip(tokenizer: Any, *, width: int) -> CLIPTextModel:
@@ -156,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("family", choices=(*FAMILIES, *VIDEO_FAMILIES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a small model in place of the real one")

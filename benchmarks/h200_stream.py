@@ -39,6 +39,8 @@ from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_S
 Line = dict[str, Any]
 
 SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 4, 25
+# As many as are in the first chunk, again and again: encoded prompts are kept up to a bound that a soak does not reach.
+SOAK_PROMPTS = 25
 # Of each side both have drawn prompts of so many words before anything is timed. FLUX.1 pads all of them alike.
 WARM_WORDS = {"flux1": (25,), "zimage": (5, 25, 45, 60)}
 ALONE_ROUNDS = 2
@@ -195,15 +197,16 @@ def _stream(answers: list[Answer]) -> Line:
 
 
 async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
-    """Short requests of many sizes and prompts; after each chunk of them the memory of the service."""
+    """Short requests of many sizes; after each chunk of them the memory of the service."""
     source = Random(7)
+    prompts = [prompt_of(source) for _ in range(SOAK_PROMPTS)]
     draft = Draft(num_steps=SOAK_STEPS, guidance_scale=plan.draft.guidance_scale)
     done, begin_s = 0, time.perf_counter()
     samples = [{"num_done": 0, **await service.memory()}]
     while done < plan.num_soaked and time.monotonic() < end_s:
         chunk = [
-            Arrival(0, source.choice(plan.soak_sides), prompt_of(source), source.randrange(2**31))
-            for _ in range(min(SOAK_CHUNK, plan.num_soaked - done))
+            Arrival(0, source.choice(plan.soak_sides), prompts[place % SOAK_PROMPTS], source.randrange(2**31))
+            for place in range(done, min(done + SOAK_CHUNK, plan.num_soaked))
         ]
         await play_at_once(service.url, chunk, draft, num_clients=SOAK_CLIENTS)
         done += len(chunk)
@@ -214,6 +217,7 @@ async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
             "family": plan.family,
             "num_steps": SOAK_STEPS,
             "sides": plan.soak_sides,
+            "num_prompts": SOAK_PROMPTS,
             "num_requests": done,
             "took_s": round(time.perf_counter() - begin_s, 1),
             "samples": samples,

@@ -1,11 +1,19 @@
-"""How many GPUs this process may use, told without loading CUDA."""
+"""How many GPUs this process may use, told without loading CUDA, and whether they are enough for a stage."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from epe.config.gpus import check_gpus
+from epe.config.stage import Stage
+from epe.errors import BadSetting
+
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_ASK_TORCH = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+_ASK_WITHIN_S = 120.0
 
 
 def count_gpus(env: Mapping[str, str], *, driver: Path = _DRIVER) -> int:
@@ -16,3 +24,32 @@ def count_gpus(env: Mapping[str, str], *, driver: Path = _DRIVER) -> int:
         return there
     named = [name for name in visible.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
     return min(there, len(named))
+
+
+def ask_torch(env: Mapping[str, str]) -> int | None:
+    """GPUs that torch sees in this environment; None if it does not say. It takes seconds, in a process of its own."""
+    command = (sys.executable, "-c", _ASK_TORCH)
+    try:
+        answer = subprocess.run(
+            command, env=dict(env), capture_output=True, text=True, timeout=_ASK_WITHIN_S, check=True
+        )
+        return int(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def check_enough(
+    stage: Stage,
+    env: Mapping[str, str],
+    *,
+    driver: Path = _DRIVER,
+    ask: Callable[[Mapping[str, str]], int | None] = ask_torch,
+) -> None:
+    """See that the GPUs of this machine can do what a stage asks of them. Raises `BadSetting`."""
+    try:
+        check_gpus(stage, num_gpus=count_gpus(env, driver=driver))
+    except BadSetting:
+        # A driver may be hidden or of another maker. What torch says is what the ranks will see; if it says nothing,
+        # they say more than this process could.
+        if (num_gpus := ask(env)) is not None:
+            check_gpus(stage, num_gpus=num_gpus)

@@ -19,7 +19,7 @@ from epe.config.load import load_stage
 from epe.jobs.folder import JobFolder
 from epe.launch.child import Child
 from epe.launch.environment import Placement, read_placement
-from epe.launch.gpus import count_gpus
+from epe.launch.gpus import check_enough, count_gpus
 from epe.launch.limits import Limits
 from epe.launch.parent import Parent
 from epe.launch.sockets import listen_for_http, listen_for_store
@@ -50,7 +50,7 @@ def run_serve(
     """
     env = os.environ if env is None else env
     with _stage_file(stage_path, env) as path:
-        settings = _settings(path, host=host, port=port, log_level=log_level)
+        settings = _settings(path, host=host, port=port, log_level=log_level, env=env)
         if read_placement(env).rank == 0:
             settings = _claimed(settings, record_trace=record_trace, timeline=timeline)
         return serve(settings, env=env, child_command=child_command)
@@ -74,8 +74,11 @@ def _stage_file(given: str | Path | None, env: Mapping[str, str]) -> Iterator[Pa
         os.close(file)
 
 
-def _settings(path: Path, *, host: str | None, port: int | None, log_level: LogLevel) -> ServeSettings:
+def _settings(
+    path: Path, *, host: str | None, port: int | None, log_level: LogLevel, env: Mapping[str, str]
+) -> ServeSettings:
     stage = load_stage(path)
+    check_enough(stage, env)
     read_keys(stage.service.keys_file)  # what is wrong in it is known before anything is started
     if stage.family.makes == "video":
         from epe.media.video import check_codec

@@ -16,9 +16,8 @@ from epe.actors.core import ActorSystem
 from epe.actors.directory import Directory, worker_name
 from epe.actors.worker import Ending, Loaded, Worker
 from epe.config.demo import model_folder
+from epe.config.gpus import check_device, check_gpus
 from epe.config.stage import Stage
-from epe.config.transport import methods_of
-from epe.errors import BadSetting
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
 from epe.execution.memory import meter_for, usable_bytes
@@ -143,7 +142,7 @@ def _load(
     answers while it loads."""
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
-    backend = None if seat.store is None else lane_backend(stage, target, world_size=seat.world_size)
+    backend = None if seat.store is None else lane_backend(target, world_size=seat.world_size)
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     prompt_bytes = stage.prompts.memory_mib * 2**20
     adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
@@ -172,7 +171,8 @@ def adapter_of(
     prompt_bytes: int = 0,
 ) -> Adapter:
     """The model of a stage on a device, whose products are set up for it. Raises what `load_adapter` raises, and
-    `BadSetting` for fast numerics without a GPU."""
+    `BadSetting` for what the GPUs of this process cannot do."""
+    check_gpus(stage, num_gpus=_num_gpus())
     if target.type == "cuda":
         keep_products_whole()
     loading = Loading(
@@ -184,18 +184,15 @@ def adapter_of(
         plane=plane,
         graphs=graphs,
         prompt_bytes=prompt_bytes,
-        compiled=_compiles(stage, target),
+        compiled=_compiles(stage),
     )
     return load_adapter(stage.factory, model_folder(stage.factory_args.model_path), loading)
 
 
-def _compiles(stage: Stage, target: torch.device) -> bool:
-    """Whether blocks are compiled. Raises `BadSetting` where there is no GPU to compile them for."""
+def _compiles(stage: Stage) -> bool:
+    """Whether blocks are compiled."""
     if stage.numerics == "exact":
         return False
-    if target.type == "cpu":
-        message = "fast numerics compile blocks for a GPU, and ranks here run on the CPU; use exact"
-        raise BadSetting(message, path="numerics")
     # What was compiled once is found again after a restart. A user's own setting goes before.
     with suppress(OSError):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(os.environ) / "compiled"))
@@ -213,30 +210,24 @@ def _attention_of(adapter: Adapter, target: torch.device, stage: Stage) -> str:
     return kernels
 
 
-def lane_backend(stage: Stage, target: torch.device, *, world_size: int) -> Backend:
-    """How ranks exchange tensors: NCCL needs a GPU for each. Raises `BadSetting` where it was asked for in vain."""
-    if owns_its_gpu(target, world_size):
-        return "nccl"
-    cp = stage.parallelism.cp
-    backends = {"agkv": cp.agkv_transport, "ulysses": cp.ulysses_transport}
-    for method in methods_of(cp.attention_mode):
-        if backends[method] == "nccl":
-            here = "run on the CPU" if target.type == "cpu" else "share one"
-            raise BadSetting(
-                f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
-                path=f"parallelism.cp.{method}_transport",
-            )
-    return "gloo"
+def lane_backend(target: torch.device, *, world_size: int) -> Backend:
+    """How ranks exchange tensors: NCCL needs a GPU for each."""
+    return "nccl" if owns_its_gpu(target, world_size) else "gloo"
 
 
 def pick_device(wanted: str, *, index: int) -> torch.device:
     """`cuda` or `cpu` as the stage file wants it; `auto` takes a GPU where there is one. Ranks beyond the
     number of GPUs share them. Raises `BadSetting` for `cuda` where there is none."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise BadSetting("cuda was asked for, but torch sees no GPU; use cpu or auto", path="device")
-    if wanted == "cpu" or not torch.cuda.is_available():
+    num_gpus = _num_gpus()
+    check_device(wanted, num_gpus=num_gpus)
+    if wanted == "cpu" or num_gpus == 0:
         return torch.device("cpu")
-    return torch.device("cuda", index % torch.cuda.device_count())
+    return torch.device("cuda", index % num_gpus)
+
+
+def _num_gpus() -> int:
+    """Those that this process can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def owns_its_gpu(target: torch.device, world_size: int) -> bool:

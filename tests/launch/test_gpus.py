@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from epe.launch.gpus import count_gpus
+from epe.config.load import build_stage
+from epe.errors import BadSetting
+from epe.launch.gpus import ask_torch, check_enough, count_gpus
 
 
 @pytest.mark.parametrize(
@@ -17,3 +21,29 @@ def test_gpus_are_counted_without_cuda(tmp_path, visible, count):
 
 def test_a_machine_without_the_driver_has_none(tmp_path):
     assert count_gpus({}, driver=tmp_path / "nothing") == 0
+
+
+@pytest.fixture
+def fast_stage(tiny_zimage):
+    settings = {"name": "image", "factory": "zimage", "gpu": [0], "numerics": "fast"}
+    return build_stage({**settings, "factory_args": {"model_path": str(tiny_zimage)}}, env={})
+
+
+def test_torch_is_asked_only_where_the_driver_shows_too_few(tmp_path, fast_stage):
+    asked = []
+    (tmp_path / "0000:01:00.0").mkdir()
+    check_enough(fast_stage, {}, driver=tmp_path, ask=lambda env: asked.append(env))
+    assert asked == []
+    for answer in (1, None):  # None: the ranks will say what is wrong
+        check_enough(fast_stage, {}, driver=tmp_path / "nothing", ask=lambda env, answer=answer: answer)
+    with pytest.raises(BadSetting, match="numerics: fast numerics compile blocks for a GPU"):
+        check_enough(fast_stage, {}, driver=tmp_path / "nothing", ask=lambda env: 0)
+
+
+def test_torch_sees_no_gpu_that_is_hidden_from_it():
+    assert ask_torch({**os.environ, "CUDA_VISIBLE_DEVICES": ""}) == 0
+
+
+def test_a_torch_that_does_not_answer_says_nothing(monkeypatch):
+    monkeypatch.setattr("epe.launch.gpus._ASK_TORCH", "print('no number')")
+    assert ask_torch(os.environ) is None

@@ -416,3 +416,10 @@ def test_a_stage_file_is_served_with_its_overrides(tmp_path: Path) -> None:
 def test_a_stage_file_that_is_wrong_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadSetting):
         run_serve(tmp_path / "none.yaml", child_command=["never"])
+
+
+def test_fast_numerics_without_a_gpu_start_nothing(tmp_path: Path) -> None:
+    stage = write_stage(tmp_path)
+    stage.write_text(stage.read_text() + "numerics: fast\n")
+    with pytest.raises(BadSetting, match="numerics: fast numerics compile blocks for a GPU"):
+        run_serve(stage, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, child_command=["never"])

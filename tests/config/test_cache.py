@@ -11,7 +11,6 @@ from epe.config.request import resolve_request
 from epe.errors import BadRequest, BadSetting
 from epe.messages import TaylorSeer
 
-
 FREE = {"strategy": "freecache"}
 
 

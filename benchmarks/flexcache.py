@@ -5,6 +5,7 @@ it, and how much faster one request is.
     python -m benchmarks.flexcache --size quick --output OUT             # the same program on a CPU, in a minute
     python -m benchmarks.flexcache --part fit --output OUT               # or part by part
     python -m benchmarks.flexcache --part quality --step-counts 50 --processes 10 --output OUT
+    python -m benchmarks.flexcache --part quality --after EARLIER.jsonl --output OUT   # what is missing there
     python -m benchmarks.flexcache --part speed --output OUT             # with the device to itself
 
 Each part appends JSON lines to its own file in OUT, as it goes. The others use the profile that the first has left in
@@ -19,7 +20,7 @@ import dataclasses
 import json
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -43,7 +44,7 @@ from benchmarks.flexcache_drawing import (
     training_texts,
     whole_file,
 )
-from benchmarks.flexcache_settings import PLANS, SHOWN, Plan, settings
+from benchmarks.flexcache_settings import PLANS, SHOWN, Plan, Setting, settings
 from benchmarks.flexcache_timing import speeds
 from epe.cache import FILE, Profile, read_profile
 from epe.config.demo import DEFAULTS, model_folder
@@ -52,6 +53,9 @@ from epe.runtime.fitting import fit_profile
 
 NUM_SHOWN = 6
 PROFILE = "profile.json"
+
+# Steps, strategy, value, computed steps.
+Judged = tuple[int, str, float, tuple[int, ...]]
 
 
 def main() -> None:
@@ -96,25 +100,46 @@ def fitting(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
 def quality(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) -> Iterator[dict[str, Any]]:
     """Every setting at every number of steps, each drawn and judged by one of the processes."""
     profile, where = _profile(out), (plan, args.device, out)
+    known = {each for path in args.after for each in _judged(path)}
     # Copies of a process that has asked for CUDA could not use it, and torch's optimizers ask.
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
         if not (out / ORACLE).exists():
             pool.submit(prepare, out, plan).result()
+        whole = [pool.submit(draw_whole, *where, num_steps) for num_steps in plan.step_counts]
+        # The others load the model meanwhile.
+        for _ in range(args.processes - len(whole)):
+            pool.submit(load, *where)
+        for each in whole:
+            each.result()
+        drawn = []
         for num_steps in plan.step_counts:
-            first = pool.submit(draw_whole, *where, num_steps)
-            # The others load the model meanwhile.
-            for _ in range(args.processes - 1):
-                pool.submit(load, *where)
-            first.result()
-            drawn = [pool.submit(judge_whole, *where, num_steps)]
+            drawn.append(pool.submit(judge_whole, *where, num_steps))
             drawn += [
-                pool.submit(draw_setting, *where, num_steps, each) for each in settings(profile, num_steps)
+                pool.submit(draw_setting, *where, num_steps, each)
+                for each in _missing(settings(profile, num_steps), num_steps, known)
             ]
             drawn.append(pool.submit(draw_short, *where, num_steps))
-            shown: dict[str, np.ndarray] = {}
-            yield from _told(drawn, shown, deadline_s)
-            np.savez_compressed(out / f"pictures-{num_steps}.npz", **shown)
-            whole_file(out, num_steps).unlink()
+        shown: dict[str, np.ndarray] = {}
+        yield from _told(drawn, shown, deadline_s)
+    for num_steps in plan.step_counts:
+        sheet = {name: each for name, each in shown.items() if name.startswith(f"{num_steps}/")}
+        np.savez_compressed(out / f"pictures-{num_steps}.npz", **sheet)
+        whole_file(out, num_steps).unlink()
+
+
+def _judged(path: Path) -> Iterator[Judged]:
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        if line["case"] == "quality" and "plan" in line:
+            yield line["steps"], line["strategy"], line["value"], tuple(line["plan"])
+
+
+def _missing(everything: Iterable[Setting], num_steps: int, known: set[Judged]) -> Iterator[Setting]:
+    """What is not known with the same plan; what stands in the contact sheet is drawn again, for its pictures."""
+    for each in everything:
+        shown = f"{each.strategy}/{each.value:g}" in SHOWN[num_steps]
+        if shown or (num_steps, each.strategy, each.value, each.reuse.computed) not in known:
+            yield each
 
 
 def _told(
@@ -169,6 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--step-counts", type=int, nargs="+", help="instead of all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=2, help="that draw and judge")
+    parser.add_argument(
+        "--after", type=Path, nargs="*", default=[], help="pictures that these runs have judged are left out"
+    )
     parser.add_argument(
         "--budget-s", type=float, default=3600.0, help="after so many seconds no setting is begun"
     )

@@ -175,7 +175,7 @@ def _real_sizes(lines: Sequence[Line]) -> Iterator[str]:
         "nothing is said of its likeness. Plans that would follow from a fitted profile are evenly spaced here. "
         "`computed step` is the median time of one with FlexCache by that of one without, measured just before and "
         "after; `kept` is the most that was kept. Forward passes are captured and replayed where it says so, with "
-        "FlexCache and without, but for the steps of `pab` that take or hand on attention."
+        "FlexCache and without."
     )
     yield ""
     yield "| family | passes | strategy | value | computed | speed-up | computed step | reused step ms | kept MiB |"

@@ -14,7 +14,7 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -36,7 +36,10 @@ from epe.models.reusing import kept_bytes
 from epe.transport.exchange import SoloExchange
 
 NUM_STEPS = 50
+# Of PAB, captured and not: beyond its warm-up, and a few rounds of its window.
+NUM_CHECKED = 16
 FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
+STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab")
 FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
 
 
@@ -104,29 +107,43 @@ def _resolved(strategy: Strategy, rules: CacheRules) -> Reuse:
 
 
 def measure(
-    family: str, *, device: torch.device, tiny: bool, captured: bool, seconds: float, known: set[Known]
+    family: str,
+    *,
+    device: torch.device,
+    tiny: bool,
+    captured: bool,
+    seconds: float,
+    strategies: Sequence[str],
+    known: set[Known],
 ) -> Iterator[dict[str, Any]]:
-    """Stops to begin settings after so many seconds; what is `known` is not measured."""
+    """Stops to begin settings after so many seconds; what is `known`, or of other strategies, is not measured."""
     begin_s = time.perf_counter()
     factory = Factory(
         name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
     )
     adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
-    if captured and isinstance(adapter, Capturable):
-        adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
     begun = adapter.encode(_request(family, tiny=tiny))
     made_s = time.perf_counter() - begin_s
+    checked = next((reuse for strategy, _, reuse in settings(family) if strategy == "pab"), None)
+    if captured and isinstance(adapter, Capturable):
+        expected = _latents(adapter, begun, checked)
+        adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
+        # The first run captures, the second finds all captured.
+        drawn = [_latents(adapter, begun, checked) for _ in range(2)]
+        yield {"case": "bits", "family": family, "equal": all(torch.equal(each, expected) for each in drawn)}
     _steps(adapter, begun, reuse=None, count=3)
     plain = _steps(adapter, begun, reuse=None, count=12)
     step_s = median(plain)
     named = {"family": family, "captured": captured}
     yield {"case": "plain", **named, "step_s": step_s, "made_s": round(made_s, 1)}
     for strategy, value, reuse in settings(family):
-        if (family, captured, strategy, value) in known:
+        if strategy not in strategies or (family, captured, strategy, value) in known:
             continue
         if time.perf_counter() - begin_s > seconds:
             yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
+        if strategy == "pab":
+            _latents(adapter, begun, reuse)  # which captures its passes
         yield {
             "case": "setting",
             **named,
@@ -161,6 +178,13 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
         "reused_step_s": median(cheap),
         "kept_bytes": most,
     }
+
+
+def _latents(adapter: Adapter, begun: State, reuse: Reuse | None) -> torch.Tensor:
+    state = _again(begun, reuse)
+    for _ in range(NUM_CHECKED):
+        state = adapter.step(state, SoloExchange(), Split())
+    return state.tensors["latents"]
 
 
 def _steps(adapter: Adapter, state: State, *, reuse: Reuse | None, count: int) -> list[float]:
@@ -211,6 +235,7 @@ def _measured(path: Path) -> Iterator[Known]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", default=list(FAMILIES_MEASURED))
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--output", type=Path, required=True, help="gets a line of each setting")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--captured", action="store_true", help="forward passes are captured and replayed")
@@ -235,6 +260,7 @@ def main() -> None:
                 tiny=args.tiny,
                 captured=args.captured,
                 seconds=args.seconds,
+                strategies=args.strategies,
                 known=known,
             ):
                 _tell(line, lines)

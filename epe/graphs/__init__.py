@@ -5,8 +5,9 @@ are done anew at each replay. So a lane of one rank has one graph a pass, a capt
 and position, and a rank that replays may share a lane with one that does not.
 """
 
+from epe.graphs.call import call_key
 from epe.graphs.cuda import CudaGraphs
 from epe.graphs.graph import Graph, GraphDevice
 from epe.graphs.shelf import Graphs, Statistics
 
-__all__ = ["CudaGraphs", "Graph", "GraphDevice", "Graphs", "Statistics"]
+__all__ = ["CudaGraphs", "Graph", "GraphDevice", "Graphs", "Statistics", "call_key"]

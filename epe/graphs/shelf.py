@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -44,13 +44,34 @@ class Statistics:
         return GraphCounts(**asdict(self))
 
 
+class Memory(Protocol):
+    """What a pass reads and writes beside its arguments: a graph does so always at the same place, and holds it."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A captured pass, with the memory that its graphs hold."""
+
+    captured: CapturedPass
+    memory: Memory | None
+
+
 @dataclass(slots=True)
 class _Size:
     """The passes that give latents of one size. They share a pool, since only one runs at a time."""
 
     pool: object
-    passes: OrderedDict[Hashable, CapturedPass] = field(default_factory=OrderedDict)
+    passes: OrderedDict[Hashable, _Kept] = field(default_factory=OrderedDict)
     num_bytes: int = 0
+
+    def bytes_of(self, memory: Memory | None) -> int:
+        """Those that a pass with it would hold and no other holds yet."""
+        if memory is None or any(kept.memory is memory for kept in self.passes.values()):
+            return 0
+        return memory.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +84,7 @@ class _Seen:
     work: Pass
     call: Tree
     exchange: Exchange
+    memory: Memory | None
     again: bool
     infers: bool
     has_gradients: bool
@@ -92,26 +114,37 @@ class Graphs:
         # Of each shape of call the size that it gives; None if it is not captured.
         self._known: OrderedDict[Hashable, Hashable | None] = OrderedDict()
 
-    def run(self, work: Pass, exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `work` gives for the arguments over the lane of `exchange`."""
+    def run(
+        self,
+        work: Pass,
+        exchange: Exchange,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        variant: Hashable = None,
+        memory: Memory | None = None,
+    ) -> Any:
+        """What `work` gives for the arguments over the lane of `exchange`. Work that differs in more than these says so
+        by its `variant`. A pass that was captured with one `memory` runs as it is with another."""
         call = Tree.of((args, kwargs))
-        key = (call.key, exchange.width, exchange.position)
-        captured = self._find(key)
-        if captured is None and not self.in_gaps and self._known.get(key) is not None:
-            captured = self._capture(key, work, call, exchange)
-        if captured is not None:
+        key = (call.key, exchange.width, exchange.position, variant)
+        kept = self._find(key)
+        if kept is None and not self.in_gaps and self._known.get(key) is not None:
+            kept = self._capture(key, work, call, exchange, memory)
+        if kept is not None and kept.memory is memory:
             self.statistics.num_replayed += 1
-            return captured.replay(call.tensors, exchange)
+            return kept.captured.replay(call.tensors, exchange)
         self.statistics.num_eager += 1
         output = work(exchange, args, kwargs)
         again = key in self._known
         if not again:
             self._learn(key, tuple(tensor.shape for tensor in Tree.of(output).tensors))
-        if self.in_gaps and self._known[key] is not None:
+        if self.in_gaps and kept is None and self._known[key] is not None:
             self._seen[key] = _Seen(
                 work,
                 call,
                 exchange,
+                memory,
                 again=again,
                 infers=torch.is_inference_mode_enabled(),
                 has_gradients=torch.is_grad_enabled(),
@@ -129,7 +162,7 @@ class Graphs:
                 except EpeError:
                     continue  # The lane was given up; its shape will come on another one.
                 with seen.as_it_ran():
-                    self._capture(key, seen.work, seen.call, seen.exchange)
+                    self._capture(key, seen.work, seen.call, seen.exchange, seen.memory)
 
     def clear(self) -> None:
         """Let all captured passes go, so that their memory serves others."""
@@ -137,7 +170,7 @@ class Graphs:
             self._evict()
         self._device.let_go()
 
-    def _find(self, key: Hashable) -> CapturedPass | None:
+    def _find(self, key: Hashable) -> _Kept | None:
         size = self._known.get(key)
         if size is None or size not in self._sizes:
             return None
@@ -147,7 +180,9 @@ class Graphs:
             shelf.passes.move_to_end(key)
         return shelf.passes.get(key)
 
-    def _capture(self, key: Hashable, work: Pass, call: Tree, exchange: Exchange) -> CapturedPass | None:
+    def _capture(
+        self, key: Hashable, work: Pass, call: Tree, exchange: Exchange, memory: Memory | None
+    ) -> _Kept | None:
         size = self._known[key]
         shelf = self._sizes.get(size) or _Size(self._device.new_pool())
         before_bytes, begin_s = self._device.used_bytes(), time.perf_counter()
@@ -156,20 +191,20 @@ class Graphs:
         except (RuntimeError, EpeError) as error:
             self._refuse(key, error)
             return None
-        num_bytes = max(0, self._device.used_bytes() - before_bytes)
+        num_bytes = max(0, self._device.used_bytes() - before_bytes) + shelf.bytes_of(memory)
         self._sizes[size] = shelf
         self._sizes.move_to_end(size)
-        shelf.passes[key] = captured
+        shelf.passes[key] = kept = _Kept(captured, memory)
         shelf.num_bytes += num_bytes
         self.statistics.num_captured += 1
         self.statistics.num_bytes += num_bytes
         log.info(
             "graph.captured", size=size, seconds=round(time.perf_counter() - begin_s, 3), bytes=num_bytes
         )
-        return self._fitted(key, size, captured)
+        return self._fitted(key, size, kept)
 
-    def _fitted(self, key: Hashable, size: Hashable, captured: CapturedPass) -> CapturedPass | None:
-        """Keep within the budget; None if `captured` alone is too large for it."""
+    def _fitted(self, key: Hashable, size: Hashable, kept: _Kept) -> _Kept | None:
+        """Keep within the budget; None if `kept` alone is too large for it."""
         shelf = self._sizes[size]
         if len(shelf.passes) > MAX_PASSES:
             shelf.passes.popitem(last=False)
@@ -177,7 +212,7 @@ class Graphs:
         while self.statistics.num_bytes > self.budget_bytes and len(self._sizes) > 1:
             self._evict()
         if self.statistics.num_bytes <= self.budget_bytes:
-            return captured
+            return kept
         used_bytes = shelf.num_bytes
         self._evict()
         self._refuse(key, f"it needs {used_bytes} bytes; graphs may have {self.budget_bytes}")

@@ -17,10 +17,10 @@ from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import nn
 
 from epe.families import AttentionKind
-from epe.graphs import Graphs
+from epe.graphs import Graphs, call_key
 from epe.parallel.attention import TeamLimits, attend_on_lane, team_size
 from epe.parallel.blocks import Attend, attend_to_all
-from epe.parallel.broadcast import Broadcast
+from epe.parallel.broadcast import Broadcast, BroadcastPass, Memories
 from epe.parallel.choosing import Chooser
 from epe.parallel.compiling import OpaqueAttention
 from epe.parallel.plan import (
@@ -53,6 +53,9 @@ class SequenceSharding:
         self._chooser = Chooser()
         self._exchange: Exchange | None = None
         self._broadcast: Broadcast | None = None
+        self._memories = Memories()
+        # Of the pass that is running.
+        self._broadcast_pass: BroadcastPass | None = None
         # The streams of the pass that is running, by name.
         self._open: dict[str, Share] = {}
         # What many layers take (rotary tables) is split once a pass; the whole stays beside its part, so that
@@ -69,12 +72,41 @@ class SequenceSharding:
 
         Every rank of the lane must run the same passes on equal inputs; each gets the whole output.
         """
-        # A lane that still measures how it attends waits for the device, which a graph cannot; attention that is left
-        # out is not in its key.
+        # A lane that still measures how it attends waits for the device, which a graph cannot.
         measures = exchange.width > 1 and len(self._limits) > 1
-        if self._graphs is None or measures or self._broadcast is not None:
+        graphs = None if measures else self._graphs
+        if self._broadcast is not None:
+            return self._run_broadcast(self._broadcast, graphs, exchange, args, kwargs)
+        if graphs is None:
             return self._run(exchange, args, kwargs)
-        return self._graphs.run(self._run, exchange, args, kwargs)
+        return graphs.run(self._run, exchange, args, kwargs)
+
+    def _run_broadcast(
+        self,
+        broadcast: Broadcast,
+        graphs: Graphs | None,
+        exchange: Exchange,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A pass that takes attention from earlier steps, or hands it on."""
+        lane = exchange.width, exchange.position
+        begun = broadcast.begin_pass(
+            lambda number: self._memories.find((call_key(args, kwargs), lane, number), broadcast)
+        )
+        work = partial(self._run_with, begun)
+        if graphs is None:
+            return work(exchange, args, kwargs)
+        return graphs.run(work, exchange, args, kwargs, variant=begun.variant, memory=begun.memory)
+
+    def _run_with(
+        self, begun: BroadcastPass, exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self._broadcast_pass = begun
+        try:
+            return self._run(exchange, args, kwargs)
+        finally:
+            self._broadcast_pass = None
 
     def _run(self, exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self.over(exchange):
@@ -104,7 +136,7 @@ class SequenceSharding:
             for module in find_modules(model, gather.modules):
                 module.register_forward_hook(partial(self._gather_output, rule=gather))
         self.share_attention()
-        model.register_forward_hook(lambda module, args, output: self._pass_ended())
+        model.register_forward_hook(lambda module, args, output: self._end_pass())
 
     @contextmanager
     def broadcasting(self, broadcast: Broadcast) -> Iterator[None]:
@@ -116,12 +148,7 @@ class SequenceSharding:
             self._broadcast = None
 
     def _around(self, kind: AttentionKind, place: int, attend: Callable[[], Any]) -> Any:
-        return attend() if self._broadcast is None else self._broadcast.around(kind, place, attend)
-
-    def _pass_ended(self) -> None:
-        self._end_pass()
-        if self._broadcast is not None:
-            self._broadcast.end_pass()
+        return attend() if self._broadcast_pass is None else self._broadcast_pass.around(kind, place, attend)
 
     def share_attention(self) -> None:
         """Let the attention of the model's processors be that of the lane; again, when they were replaced."""

@@ -77,7 +77,8 @@ def _in_parts(products: np.ndarray, sigmas: tuple[float, ...]) -> np.ndarray:
 def _polynomial(trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
     """Least squares over all steps of all trajectories, each in parts of the change that it should give, so that the
     many small changes count as much as the few large ones. Of the highest degree that makes no change less than
-    nothing, larger ones than were measured included: TeaCache would wait for ever for their sum to reach a threshold."""
+    nothing, larger ones than were measured included: TeaCache would wait for ever for their sum to reach its threshold.
+    """
     given = np.concatenate([each.latents_change for each in trajectories])
     wanted = np.concatenate([each.velocity_change for each in trajectories])
     asked = np.linspace(0, _BEYOND * given.max(), 1000)

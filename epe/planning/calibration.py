@@ -90,7 +90,7 @@ class Program(Struct, frozen=True, kw_only=True):
         """The sizes in the form of a cost set; a request of one has `usual_steps`."""
         return tuple(
             Size(
-                name=f"{width}x{height}" + (f"x{self.num_frames}" if self.num_frames > 1 else ""),
+                name=Size.named(height=height, width=width, num_frames=self.num_frames),
                 family=self.family.name,
                 height=height,
                 width=width,

@@ -1,7 +1,8 @@
-"""Elastic lanes against static ones in this same service on two GPUs, the same requests in the simulator, and a rank's
-death while its lane exchanges.
+"""Elastic lanes against static ones in this same service on several GPUs, the same requests in the simulator, and a
+rank's death while its lane exchanges.
 
-    python -m benchmarks.elastic_service > RUN.jsonl                  # on two GPUs, about six minutes
+    python -m benchmarks.elastic_service --family wan > RUN.jsonl     # on two GPUs, about six minutes
+    python -m benchmarks.elastic_service --world 4                    # on four
     python -m benchmarks.elastic_service --device cpu --tiny          # the same program with a tiny model on CPU ranks
     python -m benchmarks.elastic_service --policies "static SP2" --loads --kill      # its death alone
 
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,8 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
-from benchmarks.elastic_cells import requests, run_cell, simulated, summary
-from benchmarks.elastic_place import POLICIES, REAL_SIZES, TINY_SIZES, WORLD, Model, Running
+from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
+from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, policies
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
@@ -55,7 +57,14 @@ def started(folder: Path, model: Model, names: list[str]) -> Iterator[Running]:
 
 def _ready(running: Running) -> Running:
     try:
-        say({"case": "started", "policy": running.name, "seconds": round(running.wait(), 1)})
+        say(
+            {
+                "case": "started",
+                "policy": running.name,
+                "family": running.model.family,
+                "seconds": round(running.wait(), 1),
+            }
+        )
     except BaseException:
         print(running.served.said()[-4000:], flush=True)
         running.served.close()
@@ -65,6 +74,8 @@ def _ready(running: Running) -> Running:
 
 def cells(services: list[Running], loads: list[float], *, seconds: float, end_s: float, folder: Path) -> None:
     """Every load, and at each every service with the same requests."""
+    for running in services:
+        asyncio.run(use(running.model, running.served.url))
     costs = services[0].costs()
     say({"case": "costs", "tasks": [_told(task) for task in costs.tasks]})
     for load in loads:
@@ -83,7 +94,7 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
 
 def _measured(running: Running, arrivals: Sequence[Arrival], folder: Path) -> Line:
     seen, trace = run_cell(running, arrivals)
-    foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
+    foretold = simulated(trace, running, folder=folder)
     return {"live": summary(seen), "simulated": summary(foretold)}
 
 
@@ -95,14 +106,19 @@ def killed(running: Running) -> Iterator[Line]:
     """What a rank's death costs a request on a lane of all ranks: seconds from the death, and whether its picture is
     that of an undisturbed one; then how long until the rank is back."""
     served = running.served
-    side = next(size.side for size in reversed(running.model.sizes) if size.steps == KILL_SIZE_STEPS)
-    body = {"size": f"{side}x{side}", "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
+    size = _killed_class(running.model.mix)
+    body = {"size": size.name, "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
     expected, undisturbed_s = asyncio.run(_timed(served, body))
     mark = served.mark()
     line = {"policy": running.name, "undisturbed_s": round(undisturbed_s, 2)}
     died_s, seen = asyncio.run(_disturbed(served, body, mark, expected))
     yield {"case": "killed", **line, **seen}
     yield {"case": "returned", **asyncio.run(_returned(served, body, mark, died_s))}
+
+
+def _killed_class(mix: Mix) -> Class:
+    """The largest that draws few steps."""
+    return next(each for each in reversed(mix.classes) if each.steps == KILL_SIZE_STEPS)
 
 
 async def _timed(served: Served, body: Line) -> tuple[Reply, float]:
@@ -157,18 +173,20 @@ def _since(died_s: float, at_s: float | None) -> float | None:
     return None if at_s is None else round(at_s - died_s, 3)
 
 
-def model_in(folder: Path, *, device: str, tiny: bool, written: Path | None) -> Model:
+def model_in(
+    folder: Path, *, family: str, device: str, tiny: bool, written: Path | None, world: int
+) -> Model:
     """The checkpoint that is `written`, or one that is written now."""
     begin_s = time.monotonic()
-    checkpoint = written or folder / "zimage"
-    if tiny:
-        make_tiny("zimage", checkpoint)
+    checkpoint = written or folder / family
+    if written is None and tiny:
+        make_tiny(family, checkpoint)
     elif written is None:
-        writer = [sys.executable, "-m", "benchmarks.random_checkpoint", "zimage", checkpoint]
+        writer = [sys.executable, "-m", "benchmarks.random_checkpoint", family, checkpoint]
         subprocess.run([*writer, "--device", device], check=True)
-    say({"case": "written", "seconds": round(time.monotonic() - begin_s, 1)})
+    say({"case": "written", "family": family, "seconds": round(time.monotonic() - begin_s, 1)})
     dtype = "float32" if device == "cpu" else "bfloat16"
-    return Model(checkpoint, device, dtype, TINY_SIZES if tiny else REAL_SIZES)
+    return Model(family, checkpoint, device, dtype, (TINY if tiny else REAL)[family], world)
 
 
 def main() -> None:
@@ -178,7 +196,7 @@ def main() -> None:
     dtype = "float32" if arguments.device == "cpu" else "bfloat16"
     backend = "gloo" if arguments.device == "cpu" else "nccl"
     setting = Setting(
-        device=arguments.device, num_ranks=WORLD, backend=backend, dtype=dtype, tiny=arguments.tiny
+        device=arguments.device, num_ranks=arguments.world, backend=backend, dtype=dtype, tiny=arguments.tiny
     )
     say(about(setting))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
@@ -186,22 +204,33 @@ def main() -> None:
         services: list[Running] = []
         try:
             model = model_in(
-                folder, device=arguments.device, tiny=arguments.tiny, written=arguments.checkpoint
+                folder,
+                family=arguments.family,
+                device=arguments.device,
+                tiny=arguments.tiny,
+                written=arguments.checkpoint,
+                world=arguments.world,
             )
             if not arguments.loads:  # No other size is drawn then.
-                model = replace(model, sizes=model.sizes[-2:-1])
+                killed_class = _killed_class(model.mix)
+                measured = ((killed_class.height, killed_class.width),)
+                model = replace(model, mix=replace(model.mix, classes=(killed_class,), measured=measured))
             for running in started(folder, model, arguments.policies):
                 services.append(running)
             end_s = begin_s + arguments.budget_s
             cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
             if arguments.kill:
-                for line in killed(next(each for each in services if each.name == "static SP2")):
+                for line in killed(next(each for each in services if each.name.startswith("static SP"))):
                     say(line)
         finally:
             for running in services:
                 running.served.signal(SIGTERM)
             for running in services:
                 running.served.close()
+                if arguments.logs is not None:
+                    name = running.name.replace(" ", "-")
+                    shutil.copy(running.served.log_path, arguments.logs / f"{name}.log")
+                    shutil.copy(running.costs_path, arguments.logs / f"{name}-costs.json")
 
 
 def _arguments() -> argparse.Namespace:
@@ -209,19 +238,27 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--family", choices=list(REAL), default="zimage")
     parser.add_argument("--tiny", action="store_true", help="a small model and small pictures")
-    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    parser.add_argument("--world", type=int, choices=WORLDS, default=2, help="ranks, of a GPU each")
+    parser.add_argument("--policies", nargs="+", help="of their names (default: all)")
     parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
     parser.add_argument("--seconds", type=float, default=12.0, help="of arrivals of a cell")
     parser.add_argument(
-        "--kill", action="store_true", help="kill a rank of the service of static SP2 at the end"
+        "--kill", action="store_true", help="kill a rank of the service of static SP at the end"
     )
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
+    parser.add_argument("--logs", type=Path, help="a folder for what the services have logged")
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
     parser.add_argument(
         "--checkpoint", type=Path, help="what `benchmarks.random_checkpoint` has written before"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    names = list(policies(arguments.world))
+    arguments.policies = arguments.policies or names
+    if unknown := set(arguments.policies) - set(names):
+        parser.error(f"--policies: {', '.join(sorted(unknown))} is not known; known are {', '.join(names)}")
+    return arguments
 
 
 if __name__ == "__main__":

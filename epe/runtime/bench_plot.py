@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from statistics import median
 
-from epe.errors import BadSetting
 from epe.runtime.bench import Row
 
 # Of the room that a size has, the rest is between it and the next.
 _FILLED = 0.8
 
 
-def check_can_draw() -> None:
-    """Raises `BadSetting` without matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise BadSetting("plots need matplotlib: pip install 'epe[simulate]'", path="--plot")
-
-
 def draw(rows: Sequence[Row], path: str, *, title: str) -> None:
-    """A bar for each size and entrant: milliseconds of a step, the median with the least and the most. Raises
-    `BadSetting` without matplotlib."""
-    check_can_draw()
+    """A bar for each size and entrant: milliseconds of a step, the median with the least and the most."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -40,8 +30,12 @@ def draw(rows: Sequence[Row], path: str, *, title: str) -> None:
         left = [number + place * width for number in range(len(rows))]
         panel.bar(left, heights, width, yerr=[below, above], capsize=3, label=name)
     middle = [number + (_FILLED - width) / 2 for number in range(len(rows))]
-    panel.set_xticks(middle, [row.size for row in rows])
+    panel.set_xticks(middle, [_name(row) for row in rows])
     panel.set(ylabel="ms a step", title=title)
     panel.legend(fontsize="small")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _name(row: Row) -> str:
+    return row.size if row.num_ranks == 1 else f"{row.size}\n{row.num_ranks} ranks"

@@ -11,6 +11,8 @@ from epe.config.request import resolve_request
 from epe.errors import BadRequest, BadSetting
 from epe.messages import TaylorSeer
 
+FREE = {"strategy": "freecache"}
+
 
 def test_without_the_section_requests_may_ask_for_all_but_pab(settings):
     rules = build_stage(settings, env={}).cache_rules
@@ -30,7 +32,7 @@ def test_a_default_is_as_a_request_would_say_it_and_is_shown_again(settings):
 @pytest.mark.parametrize(
     ("cache", "path", "message"),
     [
-        ({"default": {"strategy": "freecache"}}, "cache.default", "supported are taylorseer, pab"),
+        ({"default": FREE}, "cache.default", "supported are taylorseer, pab"),
         ({"default": {"strategy": "lru"}}, "cache.default.strategy", "'lru' is not one of magcache, .*pab"),
         ({"default": "taylorseer"}, "cache.default", "expected a mapping or nothing, got 'taylorseer'"),
         (
@@ -54,6 +56,12 @@ def test_what_cannot_be_is_refused_at_its_path(settings, cache, path, message):
     with pytest.raises(BadSetting, match=message) as caught:
         build_stage({**settings, "cache": cache}, env={})
     assert caught.value.path.startswith(path)
+
+
+def test_a_default_that_the_model_cannot_have_is_refused_for_a_stage_of_few_steps_too(settings):
+    changed = {"factory_args": settings["factory_args"] | {"num_steps": 8}, "cache": {"default": FREE}}
+    with pytest.raises(BadSetting, match="supported are taylorseer, pab"):
+        build_stage({**settings, **changed}, env={})
 
 
 def test_the_stages_limits_hold_for_requests(settings):

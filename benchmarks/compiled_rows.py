@@ -28,10 +28,13 @@ WIDTHS = (2, 4)
 NUM_STEPS = 2
 CASES = (
     StepCase("flux1", 256, 256),
+    StepCase("flux1", 512, 512),
     StepCase("flux1", 1024, 1024, text_rows=512),
     StepCase("zimage", 256, 256),
+    StepCase("zimage", 512, 512),
     StepCase("zimage", 1024, 1024),
     StepCase("qwen-image", 256, 256),
+    StepCase("qwen-image", 512, 512),
     StepCase("qwen-image", 1024, 1024),
     StepCase("wan", 480, 832, num_frames=17, text_rows=512),
     StepCase("flux2-klein", 1024, 1024, text_rows=512),

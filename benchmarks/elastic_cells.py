@@ -13,10 +13,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from benchmarks.elastic_clients import Ask, ask_for_picture, ask_for_video
 from benchmarks.elastic_place import WORLD, Model, Running
+from epe.families import family
 from epe.planning.cost_set import CostSet
 from epe.planning.trace_line import TraceLine, encode_line
-from epe.simulator.arrivals import Arrival
+from epe.simulator.arrivals import Arrival, request_of
 from epe.simulator.engine import simulate
 from epe.simulator.machine import Physics
 from epe.simulator.metrics import percentile
@@ -54,7 +56,7 @@ class Seen:
 
 def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tuple[Arrival, ...]:
     """Poisson arrivals of the mix over so many seconds: as many as offer this load."""
-    mix = ",".join(f"{size.name}={size.share}" for size in model.sizes)
+    mix = ",".join(f"{size.name}={size.share}" for size in model.mix.classes)
     num = round(seconds * WORLD * load / mix_of(mix, costs).mean_s)
     spec = WorkloadSpec(
         name="poisson",
@@ -66,34 +68,48 @@ def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tu
     return generate(spec, costs, world_size=WORLD, seed=SEED)
 
 
-async def live(url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
+async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
     """Send each when it is due, and hear what becomes of it, as a client has it."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    ask = _ask(model)
+    async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session:
         begin_s = time.perf_counter()
         return await asyncio.gather(
-            *(_sent(session, url, begin_s, arrival, arrivals[-1]) for arrival in arrivals)
+            *(_sent(ask, session, begin_s, arrival, arrivals[-1]) for arrival in arrivals)
         )
 
 
+async def use(model: Model, url: str) -> None:
+    """Ask for each class as often as there are ranks at once, and once more alone: from then on its passes are captured
+    on every lane, as those of sizes that the warm-up draws are already."""
+    ask = _ask(model)
+    async with aiohttp.ClientSession(url) as session:
+        for each in model.mix.classes:
+            request = request_of(
+                each.name,
+                height=each.height,
+                width=each.width,
+                num_frames=each.num_frames,
+                num_steps=each.steps,
+                conditions=1,
+                deadline_s=None,
+            )
+            await asyncio.gather(*(ask(session, request) for _ in range(WORLD)))
+            await ask(session, request)
+
+
+def _ask(model: Model) -> Ask:
+    return ask_for_video if family(model.family).makes == "video" else ask_for_picture
+
+
 async def _sent(
-    session: aiohttp.ClientSession, url: str, begin_s: float, arrival: Arrival, last: Arrival
+    ask: Ask, session: aiohttp.ClientSession, begin_s: float, arrival: Arrival, last: Arrival
 ) -> Seen:
     request = arrival.request
     await asyncio.sleep(begin_s + arrival.arrival_s - time.perf_counter())
     sent_s, deadline_s = time.perf_counter() - begin_s, request.deadline_s or NEVER_S
-    body = {
-        "prompt": "a red cube on a white table",
-        "size": f"{request.width}x{request.height}",
-        "num_inference_steps": request.num_steps,
-        "deadline_ms": round(1e3 * deadline_s),
-        "output_format": "jpeg",
-        "seed": 1,
-    }
     try:
         async with asyncio.timeout(last.arrival_s + PATIENCE_S - sent_s):
-            async with session.post(f"{url}/v1/images/generations", json=body) as answer:
-                reply = await answer.read()
-                assert answer.status == 200, reply[:300]
+            await ask(session, request)
     except TimeoutError:
         return Seen(arrival.size, NEVER_S, deadline_s, NEVER_S)
     end_s = time.perf_counter() - begin_s
@@ -160,7 +176,7 @@ def _finite(seconds: float) -> float | None:
 def run_cell(running: Running, arrivals: Sequence[Arrival]) -> tuple[list[Seen], Sequence[str]]:
     """What clients saw, and the lines that the service recorded."""
     before = len(running.trace())
-    seen = asyncio.run(live(running.served.url, arrivals))
+    seen = asyncio.run(live(running.model, running.served.url, arrivals))
     asyncio.run(running.served.until_idle())
     eventually(lambda: len(running.trace()) == before + len(arrivals), within_s=WRITTEN_S)
     return seen, running.trace()[before:]

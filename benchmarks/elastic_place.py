@@ -13,6 +13,9 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
+from benchmarks.serve_raw_videos import COMMAND as RAW_VIDEOS
+from epe.families import family
+from epe.planning.cost_set import Size
 from epe.simulator.costs import CostSet, read_cost_set
 from tests.service.served import EPE, ROOT, Served
 
@@ -26,31 +29,73 @@ POLICIES = {
 
 
 @dataclass(frozen=True)
-class Size:
-    """A class of requests: pictures of `side` x `side`, its share of all and its steps."""
+class Class:
+    """A class of requests: pictures or videos of a size, its share of all and its steps."""
 
-    side: int
+    height: int
+    width: int
     share: float
     steps: int
+    num_frames: int = 1
 
     @property
     def name(self) -> str:
-        return f"{self.side}x{self.side}"
+        return f"{self.width}x{self.height}" + f"x{self.num_frames}" * (self.num_frames > 1)
 
 
-# Three of pictures, and one with as many tokens as a short video: 9,216, those of 21 frames of 480 x 832 are 9,360.
-REAL_SIZES = (Size(256, 0.45, 4), Size(512, 0.3, 4), Size(1024, 0.18, 4), Size(1536, 0.07, 6))
-TINY_SIZES = (Size(128, 0.45, 4), Size(192, 0.3, 4), Size(256, 0.18, 4), Size(384, 0.07, 6))
+@dataclass(frozen=True)
+class Mix:
+    """What a service of a family is asked for. Costs are measured at the sizes `measured` (height, width) with
+    `num_frames` frames: as many tokens as the classes have."""
+
+    classes: tuple[Class, ...]
+    measured: tuple[tuple[int, int], ...]
+    num_frames: int = 1
+    guidance_scale: float = 0.0
+
+
+def _pictures(*classes: Class) -> Mix:
+    return Mix(classes, tuple((each.height, each.width) for each in classes))
+
+
+# Of Z-Image three of pictures, and one with as many tokens as a short video: 9,216, those of 21 frames of 480 x 832 are
+# 9,360. Wan draws pictures as videos of one frame: 1,560 and 3,600 tokens beside the 7,800 of 17 frames.
+REAL = {
+    "zimage": _pictures(
+        Class(256, 256, 0.45, 4),
+        Class(512, 512, 0.3, 4),
+        Class(1024, 1024, 0.18, 4),
+        Class(1536, 1536, 0.07, 6),
+    ),
+    "wan": Mix(
+        (Class(480, 832, 0.6, 4), Class(720, 1280, 0.25, 4), Class(480, 832, 0.15, 6, num_frames=17)),
+        measured=((208, 384), (320, 576), (480, 832)),
+        num_frames=17,
+        guidance_scale=5.0,
+    ),
+}
+TINY = {
+    "zimage": _pictures(
+        Class(128, 128, 0.45, 4), Class(192, 192, 0.3, 4), Class(256, 256, 0.18, 4), Class(384, 384, 0.07, 6)
+    ),
+    "wan": Mix(
+        (Class(160, 192, 0.6, 4), Class(240, 320, 0.25, 4), Class(128, 192, 0.15, 6, num_frames=17)),
+        measured=((64, 96), (96, 160), (128, 192)),
+        num_frames=17,
+        guidance_scale=5.0,
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Model:
     """What the services serve."""
 
+    family: str
     checkpoint: Path
     device: str
     dtype: str
-    sizes: tuple[Size, ...]
+    mix: Mix
 
 
 class Running:
@@ -67,8 +112,14 @@ class Running:
         stage.write_text(yaml.safe_dump(self._stage()))
         path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        self.served = Served(folder, [self._command(stage)], [environment])
+
+    def _command(self, stage: Path) -> tuple[str, ...]:
+        """The log tells of every lease."""
+        if family(self.model.family).makes == "video":
+            return (*RAW_VIDEOS, str(stage), str(self.trace_path))
         options = ("--stage-config", str(stage), "--record-trace", str(self.trace_path))
-        self.served = Served(folder, [(*EPE, "serve", *options)], [environment])
+        return (*EPE, "serve", *options, "--log-level", "debug")
 
     def wait(self) -> float:
         """Until it is ready; the seconds that it took."""
@@ -77,20 +128,35 @@ class Running:
         return time.monotonic() - self.begin_s
 
     def costs(self, when: str = "start") -> CostSet:
-        """What it had measured at its start, or at its end; with the steps that requests of each class have."""
+        """What it had measured at its start, or by now; of the classes of the mix."""
         path = self.costs_path if when == "end" else self.costs_path.with_name("start.json")
-        found = read_cost_set(str(path))
-        steps = {size.name: size.steps for size in self.model.sizes}
-        return replace(found, sizes=tuple(replace(each, num_steps=steps[each.name]) for each in found.sizes))
+        found, mix = read_cost_set(str(path)), self.model.mix
+        conditions = family(self.model.family).num_conditions(mix.guidance_scale)
+        return replace(
+            found,
+            sizes=tuple(
+                Size(
+                    name=each.name,
+                    family=self.model.family,
+                    height=each.height,
+                    width=each.width,
+                    num_frames=each.num_frames,
+                    num_steps=each.steps,
+                    conditions=conditions,
+                )
+                for each in mix.classes
+            ),
+        )
 
     def trace(self) -> Sequence[str]:
         """The recorded lines so far."""
         return self.trace_path.read_text().splitlines() if self.trace_path.exists() else ()
 
     def _stage(self) -> dict[str, Any]:
+        mix = self.model.mix
         return {
-            "name": "pictures",
-            "factory": "zimage",
+            "name": "elastic",
+            "factory": self.model.family,
             "gpu": list(range(WORLD)),
             "device": self.model.device,
             "dtype": self.model.dtype,
@@ -100,11 +166,16 @@ class Running:
                 "scheduler": {
                     "policy": POLICIES[self.name],
                     "allowed_lane_widths": [1, 2],
-                    "warmup_resolutions": [size.side for size in self.model.sizes],
+                    "warmup_resolutions": [list(size) for size in mix.measured],
                     "warmup_steps": 5,
                     "cost_file": str(self.costs_path),
                 },
             },
-            "factory_args": {"model_path": str(self.model.checkpoint), "num_steps": 8, "guidance_scale": 0},
+            "factory_args": {
+                "model_path": str(self.model.checkpoint),
+                "num_steps": 8,
+                **({"num_frames": mix.num_frames} if mix.num_frames > 1 else {}),
+                "guidance_scale": mix.guidance_scale,
+            },
             "service": {"port": 0, "drain_s": 1},
         }

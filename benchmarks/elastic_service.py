@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,8 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any
 
-from benchmarks.elastic_cells import requests, run_cell, simulated, summary
-from benchmarks.elastic_place import POLICIES, REAL_SIZES, TINY_SIZES, WORLD, Model, Running
+from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
+from benchmarks.elastic_place import POLICIES, REAL, TINY, WORLD, Class, Mix, Model, Running
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
@@ -55,7 +56,14 @@ def started(folder: Path, model: Model, names: list[str]) -> Iterator[Running]:
 
 def _ready(running: Running) -> Running:
     try:
-        say({"case": "started", "policy": running.name, "seconds": round(running.wait(), 1)})
+        say(
+            {
+                "case": "started",
+                "policy": running.name,
+                "family": running.model.family,
+                "seconds": round(running.wait(), 1),
+            }
+        )
     except BaseException:
         print(running.served.said()[-4000:], flush=True)
         running.served.close()
@@ -65,6 +73,8 @@ def _ready(running: Running) -> Running:
 
 def cells(services: list[Running], loads: list[float], *, seconds: float, end_s: float, folder: Path) -> None:
     """Every load, and at each every service with the same requests."""
+    for running in services:
+        asyncio.run(use(running.model, running.served.url))
     costs = services[0].costs()
     say({"case": "costs", "tasks": [_told(task) for task in costs.tasks]})
     for load in loads:
@@ -95,14 +105,19 @@ def killed(running: Running) -> Iterator[Line]:
     """What a rank's death costs a request on a lane of all ranks: seconds from the death, and whether its picture is
     that of an undisturbed one; then how long until the rank is back."""
     served = running.served
-    side = next(size.side for size in reversed(running.model.sizes) if size.steps == KILL_SIZE_STEPS)
-    body = {"size": f"{side}x{side}", "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
+    size = _killed_class(running.model.mix)
+    body = {"size": size.name, "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
     expected, undisturbed_s = asyncio.run(_timed(served, body))
     mark = served.mark()
     line = {"policy": running.name, "undisturbed_s": round(undisturbed_s, 2)}
     died_s, seen = asyncio.run(_disturbed(served, body, mark, expected))
     yield {"case": "killed", **line, **seen}
     yield {"case": "returned", **asyncio.run(_returned(served, body, mark, died_s))}
+
+
+def _killed_class(mix: Mix) -> Class:
+    """The largest that draws few steps."""
+    return next(each for each in reversed(mix.classes) if each.steps == KILL_SIZE_STEPS)
 
 
 async def _timed(served: Served, body: Line) -> tuple[Reply, float]:
@@ -157,18 +172,18 @@ def _since(died_s: float, at_s: float | None) -> float | None:
     return None if at_s is None else round(at_s - died_s, 3)
 
 
-def model_in(folder: Path, *, device: str, tiny: bool, written: Path | None) -> Model:
+def model_in(folder: Path, *, family: str, device: str, tiny: bool, written: Path | None) -> Model:
     """The checkpoint that is `written`, or one that is written now."""
     begin_s = time.monotonic()
-    checkpoint = written or folder / "zimage"
-    if tiny:
-        make_tiny("zimage", checkpoint)
+    checkpoint = written or folder / family
+    if written is None and tiny:
+        make_tiny(family, checkpoint)
     elif written is None:
-        writer = [sys.executable, "-m", "benchmarks.random_checkpoint", "zimage", checkpoint]
+        writer = [sys.executable, "-m", "benchmarks.random_checkpoint", family, checkpoint]
         subprocess.run([*writer, "--device", device], check=True)
-    say({"case": "written", "seconds": round(time.monotonic() - begin_s, 1)})
+    say({"case": "written", "family": family, "seconds": round(time.monotonic() - begin_s, 1)})
     dtype = "float32" if device == "cpu" else "bfloat16"
-    return Model(checkpoint, device, dtype, TINY_SIZES if tiny else REAL_SIZES)
+    return Model(family, checkpoint, device, dtype, (TINY if tiny else REAL)[family])
 
 
 def main() -> None:
@@ -186,10 +201,16 @@ def main() -> None:
         services: list[Running] = []
         try:
             model = model_in(
-                folder, device=arguments.device, tiny=arguments.tiny, written=arguments.checkpoint
+                folder,
+                family=arguments.family,
+                device=arguments.device,
+                tiny=arguments.tiny,
+                written=arguments.checkpoint,
             )
             if not arguments.loads:  # No other size is drawn then.
-                model = replace(model, sizes=model.sizes[-2:-1])
+                killed_class = _killed_class(model.mix)
+                measured = ((killed_class.height, killed_class.width),)
+                model = replace(model, mix=replace(model.mix, classes=(killed_class,), measured=measured))
             for running in started(folder, model, arguments.policies):
                 services.append(running)
             end_s = begin_s + arguments.budget_s
@@ -202,6 +223,10 @@ def main() -> None:
                 running.served.signal(SIGTERM)
             for running in services:
                 running.served.close()
+                if arguments.logs is not None:
+                    name = running.name.replace(" ", "-")
+                    shutil.copy(running.served.log_path, arguments.logs / f"{name}.log")
+                    shutil.copy(running.costs_path, arguments.logs / f"{name}-costs.json")
 
 
 def _arguments() -> argparse.Namespace:
@@ -209,6 +234,7 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--family", choices=list(REAL), default="zimage")
     parser.add_argument("--tiny", action="store_true", help="a small model and small pictures")
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
     parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
@@ -217,6 +243,7 @@ def _arguments() -> argparse.Namespace:
         "--kill", action="store_true", help="kill a rank of the service of static SP2 at the end"
     )
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
+    parser.add_argument("--logs", type=Path, help="a folder for what the services have logged")
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
     parser.add_argument(
         "--checkpoint", type=Path, help="what `benchmarks.random_checkpoint` has written before"

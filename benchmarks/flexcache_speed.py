@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from benchmarks.flexcache_settings import evenly, pab_of
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
-from epe.cache import CacheRules, find_profile, resolve, supported
+from epe.cache import CacheRules, published_profile, resolve, supported
 from epe.families import FAMILIES
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer
@@ -94,7 +94,7 @@ def _pab(family: str) -> Iterator[tuple[str, float, Reuse]]:
 
 def _published(family: str) -> Iterator[tuple[str, float, Reuse]]:
     """MagCache with the table that is published for the model, if one is."""
-    profile = find_profile(Path("/nowhere"), family)
+    profile = published_profile(family)
     if "magcache" in supported(CacheRules(profile=profile)):
         reuse = _resolved(MagCache(), CacheRules(profile=profile))
         yield "magcache", len(reuse.computed), reuse

@@ -66,7 +66,8 @@ def main() -> None:
     arguments = _arguments()
     configure(json=True, level="warning")
     deadline_s = time.perf_counter() + arguments.budget_s
-    for case in TINY if arguments.tiny else CASES:
+    cases = [case for case in (TINY if arguments.tiny else CASES) if case.family in arguments.only]
+    for case in cases:
         if time.perf_counter() < deadline_s:
             print(json.dumps(_line(case, torch.device(arguments.device), tiny=arguments.tiny)), flush=True)
 
@@ -161,6 +162,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="small decoders in place of the real ones")
+    families = tuple(dict.fromkeys(case.family for case in CASES))
+    parser.add_argument("--only", nargs="+", choices=families, default=families)
     parser.add_argument("--budget-s", type=float, default=1e6, help="begin no case after so many seconds")
     return parser.parse_args()
 

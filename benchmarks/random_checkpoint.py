@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CLIPTextConfig, CLIPTextModel, Qwen3Config, Qwen3Model, T5Config, T5EncoderModel
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    Qwen3Config,
+    Qwen3Model,
+    T5Config,
+    T5EncoderModel,
+    UMT5Config,
+    UMT5EncoderModel,
+)
 
 from benchmarks.random_pipeline import Factory, Weights
 from epe.models.checkpoint import quiet_progress
@@ -24,6 +33,7 @@ from epe.models.flux1.tiny import clip_tokenizer
 from epe.models.tiny_parts import chat_tokenizer, word_tokenizer
 
 FAMILIES = ("flux1", "zimage")
+VIDEO_FAMILIES = ("wan",)
 # Copies from the device and writes of a few tensors at once.
 NUM_WRITERS = 8
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -57,10 +67,15 @@ def _text_parts(factory: Factory) -> dict[str, Any]:
             "text_encoder_2": _t5(len(words), width=width).to(factory.dtype),
             "tokenizer_2": words,
         }
+    if factory.name == "wan":
+        words = word_tokenizer()
+        return {"text_encoder": _umt5(len(words), width=width).to(factory.dtype), "tokenizer": words}
     if factory.name == "zimage":
         chat = chat_tokenizer()
         return {"text_encoder": _qwen3(len(chat), width=width).to(factory.dtype), "tokenizer": chat}
-    raise ValueError(f"no text encoder is known for {factory.name}; there are those of {', '.join(FAMILIES)}")
+    raise ValueError(
+        f"no text encoder is known for {factory.name}; there are those of {', '.join((*FAMILIES, *VIDEO_FAMILIES))}"
+    )
 
 
 def _clip(tokenizer: Any, *, width: int) -> CLIPTextModel:
@@ -79,16 +94,23 @@ def _clip(tokenizer: Any, *, width: int) -> CLIPTextModel:
 
 
 def _t5(num_symbols: int, *, width: int) -> T5EncoderModel:
-    config = T5Config(
-        vocab_size=num_symbols,
-        d_model=width,
-        d_kv=max(8, width // 64),
-        d_ff=width,
-        num_layers=1,
-        num_heads=_TEXT_HEADS,
-        feed_forward_proj="gated-gelu",
-    )
-    return T5EncoderModel(config).eval()
+    return T5EncoderModel(T5Config(**_t5_sizes(num_symbols, width=width))).eval()
+
+
+def _umt5(num_symbols: int, *, width: int) -> UMT5EncoderModel:
+    return UMT5EncoderModel(UMT5Config(**_t5_sizes(num_symbols, width=width))).eval()
+
+
+def _t5_sizes(num_symbols: int, *, width: int) -> dict[str, Any]:
+    return {
+        "vocab_size": num_symbols,
+        "d_model": width,
+        "d_kv": max(8, width // 64),
+        "d_ff": width,
+        "num_layers": 1,
+        "num_heads": _TEXT_HEADS,
+        "feed_forward_proj": "gated-gelu",
+    }
 
 
 def _qwen3(num_symbols: int, *, width: int) -> Qwen3Model:
@@ -137,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("family", choices=(*FAMILIES, *VIDEO_FAMILIES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a small model in place of the real one")

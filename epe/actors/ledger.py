@@ -81,8 +81,9 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """The slowest member's device time of the task (of one computed step for denoising)."""
-        return max(report.seconds for report in self.done)
+        """Device time of the task (of one computed step for denoising) once all of its ranks were at it: that of the
+        rank which began last. The others have waited for it, since the ranks of a lane exchange in every layer."""
+        return min(report.seconds for report in self.done)
 
     @property
     def num_tasks(self) -> int:

@@ -3,7 +3,7 @@
 The velocities that are kept belong to the state of a request, in `models`.
 """
 
-from epe.cache.profile import FILE, MagTable, Profile, find_profile, read_profile
+from epe.cache.profile import FILE, MagTable, Profile, find_profile, published_profile, read_profile
 from epe.cache.rules import (
     FEW_STEPS,
     NAMES,
@@ -33,6 +33,7 @@ __all__ = [
     "last_uses",
     "name_of",
     "num_records",
+    "published_profile",
     "read_profile",
     "record_bytes",
     "resolve",

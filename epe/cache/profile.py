@@ -6,6 +6,7 @@ A profile belongs to a checkpoint: a fitted one lies in its folder, published on
 
 from __future__ import annotations
 
+import json
 import math
 from functools import lru_cache
 from itertools import pairwise
@@ -32,7 +33,8 @@ class MagTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model; `source` says where the numbers come from.
+    """One model; `source` says where the numbers come from. A published one is that of checkpoints whose transformer
+    has these `settings`: of the families some have other models too.
 
     `sigmas` are the noise levels of the trajectories measured, after the last step too. `gram` has, row by row up to
     the diagonal, the mean over trajectories of the inner products of the velocities of every two steps, in parts of the
@@ -44,6 +46,7 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     family: str
     source: str
+    settings: tuple[tuple[str, bool | int], ...] = ()
     sigmas: tuple[Coefficient, ...] = ()
     gram: tuple[tuple[Coefficient, ...], ...] = ()
     gains: tuple[Coefficient, ...] = ()
@@ -77,12 +80,27 @@ def _nearest(num_known: int, num_steps: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def find_profile(folder: Path, family: str) -> Profile | None:
-    """The profile of a checkpoint: that in its folder, else the published one of its family. Raises `BadSetting` for
-    one that cannot be read or is of another family."""
-    for file in (folder / FILE, _PUBLISHED / f"{family}.json"):
-        if file.is_file():
-            return read_profile(file, family)
-    return None
+    """The profile of a checkpoint: that in its folder, else the published one of its model. Raises `BadSetting` for one
+    that cannot be read or is of another family."""
+    if (file := folder / FILE).is_file():
+        return read_profile(file, family)
+    profile = published_profile(family)
+    return profile if profile and _has_settings(folder / "transformer" / "config.json", profile) else None
+
+
+def published_profile(family: str) -> Profile | None:
+    """That of one model of a family."""
+    file = _PUBLISHED / f"{family}.json"
+    return read_profile(file, family) if file.is_file() else None
+
+
+def _has_settings(config: Path, profile: Profile) -> bool:
+    """What cannot be read is for the loading to say."""
+    try:
+        found = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and all(found.get(name) == value for name, value in profile.settings)
 
 
 def read_profile(file: Path, family: str) -> Profile:

@@ -30,6 +30,7 @@ FEW_STEPS = 8
 # To choose among the plans of more steps would take many seconds.
 MAX_PLANNED = 100
 NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
+_NO_PROFILE = Profile(model="", family="", source="")
 
 
 class Unsupported(ValueError):
@@ -67,9 +68,8 @@ def resolve(
         raise Unsupported(
             f"{name} is not allowed by this service; allowed are {', '.join(rules.allowed) or 'none'}"
         )
-    if num_steps <= FEW_STEPS and not asked.few_steps:
-        return Reuse(strategy=asked, computed=tuple(range(num_steps)))
     try:
+        _check_supported(asked, rules)
         reuse = _planned(asked, rules, num_steps)
         inside = attention_bytes(reuse, rules.attention_rows, sizes, num_steps=num_steps)
         reuse = replace(reuse, attention_bytes=inside)
@@ -81,12 +81,28 @@ def resolve(
     return reuse
 
 
+def _check_supported(asked: ActiveStrategy, rules: CacheRules) -> None:
+    name, known = name_of(asked), supported(rules)
+    if name in known or (isinstance(asked, TeaCache) and asked.coefficients):
+        return
+    if isinstance(asked, Pab):
+        raise Unsupported(
+            "pab is not supported with this family, whose attention modules do more than attention"
+        )
+    profile = rules.profile
+    model = f"what is known of {profile.model}" if profile else "this model, of which nothing is known"
+    raise Unsupported(
+        f"{name} is not supported with {model}; supported are {', '.join(known)}; "
+        f"`epe cache fit --strategy {name}` makes a profile for it"
+    )
+
+
 def _check(reuse: Reuse, rules: CacheRules, sizes: Sizes, *, num_steps: int) -> None:
     name = name_of(reuse.strategy)
     kept_bytes = record_bytes(reuse, sizes, num_steps=num_steps) + reuse.attention_bytes
     if rules.max_bytes is not None and kept_bytes > rules.max_bytes:
         raise Unsupported(
-            f"{name} would keep {kept_bytes / 2**20:.3g} MiB of this request; allowed are {rules.max_bytes / 2**20:.3g}"
+            f"{name} would keep {_mib(kept_bytes)} MiB of this request; allowed are {_mib(rules.max_bytes)}"
         )
     least = rules.least_computed * num_steps
     if len(reuse.computed) < least and not reuse.is_static:
@@ -100,6 +116,12 @@ def _check(reuse: Reuse, rules: CacheRules, sizes: Sizes, *, num_steps: int) -> 
         )
 
 
+def _mib(num_bytes: int) -> str:
+    """In 2**20 bytes: whole ones of many, three digits of few."""
+    mib = num_bytes / 2**20
+    return f"{mib:.0f}" if mib >= 1000 else f"{mib:.3g}"
+
+
 def name_of(strategy: Strategy) -> str:
     """As requests and flags call it."""
     return str(strategy.__struct_config__.tag)
@@ -107,7 +129,7 @@ def name_of(strategy: Strategy) -> str:
 
 def supported(rules: CacheRules) -> tuple[StrategyName, ...]:
     """The strategies that a model can have with what is known of it."""
-    profile = rules.profile or Profile(model="", family="", source="")
+    profile = rules.profile or _NO_PROFILE
     has_gram = bool(profile.gram)
     known = {
         "magcache": has_gram or profile.mag is not None,
@@ -121,26 +143,32 @@ def supported(rules: CacheRules) -> tuple[StrategyName, ...]:
 
 
 def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
+    if num_steps <= FEW_STEPS and not asked.few_steps:
+        return Reuse(strategy=asked, computed=tuple(range(num_steps)))
     always = frozenset(forced(num_steps, warmup=asked.warmup_steps, cooldown=asked.cooldown_steps))
+    profile = rules.profile or _NO_PROFILE
     match asked:
         case TaylorSeer():
             return Reuse(strategy=asked, computed=taylor_steps(asked, num_steps, always=always))
         case MagCache():
-            return _magcache(asked, rules, num_steps, always)
+            return _magcache(asked, profile, num_steps, always)
         case TeaCache():
-            return _teacache(asked, rules, always)
+            whole = replace(asked, coefficients=asked.coefficients or profile.tea)
+            return Reuse(strategy=whole, computed=tuple(sorted(always)))
         case MeanCache():
-            return _meancache(asked, _with_gram(asked, rules, num_steps), num_steps, always)
+            return _meancache(asked, profile, num_steps, always)
         case Pab():
-            return _pab(asked, rules.attention, num_steps)
+            joints = pab_joints(asked, num_steps, kinds=rules.attention)
+            return Reuse(
+                strategy=asked, computed=tuple(range(num_steps)), joints=joints, kinds=rules.attention
+            )
         case FreeCache():
-            return _freecache(asked, _with_gram(asked, rules, num_steps), num_steps, always)
+            return _freecache(asked, profile, num_steps, always)
 
 
-def _magcache(asked: MagCache, rules: CacheRules, num_steps: int, always: frozenset[int]) -> Reuse:
-    table = None if rules.profile is None else rules.profile.mag_table(num_steps)
-    if table is None:
-        raise _unknown(asked, rules)
+def _magcache(asked: MagCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
+    table = profile.mag_table(num_steps)
+    assert table is not None  # it is supported
     given = {
         name: value
         for name in ("threshold", "max_skip_steps", "retention_ratio")
@@ -156,69 +184,39 @@ def _magcache(asked: MagCache, rules: CacheRules, num_steps: int, always: frozen
     return Reuse(strategy=whole, computed=mag_steps(table, num_steps, always=always))
 
 
-def _teacache(asked: TeaCache, rules: CacheRules, always: frozenset[int]) -> Reuse:
-    coefficients = asked.coefficients or (rules.profile.tea if rules.profile else ())
-    if not coefficients:
-        raise _unknown(asked, rules)
-    return Reuse(strategy=replace(asked, coefficients=coefficients), computed=tuple(sorted(always)))
-
-
 def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
-    num_computed = _within(asked.fresh_steps, "fresh_steps", num_steps, always)
+    num_computed = _budget(asked, asked.fresh_steps, "fresh_steps", num_steps, always)
 
     from epe.cache.meancache import mean_choice
 
     computed, orders = mean_choice(profile, num_steps, always, num_computed)
-    return Reuse(strategy=asked, computed=computed, orders=orders)
+    return Reuse(strategy=replace(asked, fresh_steps=num_computed), computed=computed, orders=orders)
 
 
 def _freecache(asked: FreeCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
-    budget = _within(asked.fresh_budget, "fresh_budget", num_steps, always)
+    budget = _budget(asked, asked.fresh_budget, "fresh_budget", num_steps, always)
 
     from epe.cache.freecache import free_choices
 
     choice = free_choices(profile, num_steps, always)[budget - 1]
-    return Reuse(strategy=asked, computed=choice.computed, pulls=choice.pulls)
+    return Reuse(strategy=replace(asked, fresh_budget=budget), computed=choice.computed, pulls=choice.pulls)
 
 
-def _pab(asked: Pab, kinds: tuple[AttentionKind, ...], num_steps: int) -> Reuse:
-    if not kinds:
-        raise Unsupported(
-            "pab is not supported with this family, whose attention modules do more than attention"
-        )
-    joints = pab_joints(asked, num_steps, kinds=kinds)
-    return Reuse(strategy=asked, computed=tuple(range(num_steps)), joints=joints, kinds=kinds)
-
-
-def _within(asked: int, name: str, num_steps: int, always: frozenset[int]) -> int:
-    if asked < len(always):
-        raise Unsupported(
-            f"{name} {asked} is less than the {len(always)} steps that are always computed; lower warmup_steps or "
-            "cooldown_steps"
-        )
-    if asked > num_steps:
-        raise Unsupported(
-            f"{name} {asked} is more than the {num_steps} steps of the request; give {name} from {len(always)} on"
-        )
-    return asked
-
-
-def _with_gram(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Profile:
-    profile = rules.profile
+def _budget(
+    asked: MeanCache | FreeCache, given: int | None, name: str, num_steps: int, always: frozenset[int]
+) -> int:
+    """How many steps are computed: as many as are `given`, else half of them, or those of `always` if they are more."""
     if num_steps > MAX_PLANNED:
         raise Unsupported(f"{name_of(asked)} plans up to {MAX_PLANNED} steps; {num_steps} are too many")
-    if profile is None or not profile.gram:
-        raise _unknown(asked, rules)
-    return profile
-
-
-def _unknown(asked: ActiveStrategy, rules: CacheRules) -> Unsupported:
-    model = (
-        f"what is known of {rules.profile.model}"
-        if rules.profile
-        else "this model, of which nothing is known"
-    )
-    return Unsupported(
-        f"{name_of(asked)} is not supported with {model}; supported are {', '.join(supported(rules))}; "
-        f"`epe cache fit --strategy {name_of(asked)}` makes a profile for it"
-    )
+    if given is None:
+        return max(len(always), (num_steps + 1) // 2)
+    if given < len(always):
+        raise Unsupported(
+            f"{name} {given} is less than the {len(always)} steps that are always computed; lower warmup_steps or "
+            "cooldown_steps"
+        )
+    if given > num_steps:
+        raise Unsupported(
+            f"{name} {given} is more than the {num_steps} steps of the request; give {name} from {len(always)} on"
+        )
+    return given

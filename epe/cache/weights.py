@@ -107,9 +107,10 @@ def last_uses(reuse: Reuse, sigmas: tuple[float, ...]) -> Weights:
 
 
 def num_records(reuse: Reuse, num_steps: int) -> int:
-    """The most velocities that are kept at once: with TeaCache the last one, and the latents that it came from."""
+    """The most velocities that are kept at once: with TeaCache the last one, and the latents that it came from, as long
+    as a step is to be decided on."""
     if not reuse.is_static:
-        return 2
+        return 2 if reuse.is_open(0, num_steps) else 0
     even = tuple(1 - step / num_steps for step in range(num_steps + 1))
     uses = last_uses(reuse, even)
     return max(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from epe.cli.parser import Parser, whole_number
+from epe.config.checks import TENSOR_DEGREE
 from epe.config.demo import demo_stage
 from epe.config.limits import problem_with_side
 from epe.config.load import build_stage, load_stage
@@ -19,6 +20,7 @@ from epe.config.outputs import check_writable, writing
 from epe.config.sizes import parse_size
 from epe.config.stage import Stage
 from epe.errors import BadSetting
+from epe.launch.environment import Placement, read_placement
 
 if TYPE_CHECKING:
     from epe.runtime.bench import Row
@@ -26,14 +28,19 @@ if TYPE_CHECKING:
 
 def run(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
-    stage = _stage(args.stage_config)
+    place = read_placement(os.environ)
+    stage = _stage(args.stage_config, num_ranks=place.world_size)
     sizes = _sizes(args.sizes, stage)
     _check_counts(args, stage)
-    _check_outputs(args)
+    _check_world(args, stage, place)
+    if place.rank == 0:
+        _check_outputs(args)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+    from epe.cli.meeting import meeting_of
     from epe.runtime.bench import BenchOptions, bench
     from epe.runtime.bench_plot import check_can_draw
+    from epe.runtime.meeting import seat_of
     from epe.telemetry.log import configure
 
     configure(level="warning")
@@ -42,14 +49,32 @@ def run(argv: Sequence[str]) -> int:
     options = BenchOptions(
         sizes=sizes, num_steps=args.steps, num_rounds=args.rounds, against_diffusers=args.against is not None
     )
-    rows = []
-    print(_line(_HEAD), flush=True)
-    for row in bench(stage, options):
+    seat, rows = seat_of(meeting_of(place), command="bench"), []
+    is_first = place.rank == 0
+    if is_first:
+        print(_line(_HEAD), flush=True)
+    for row in bench(stage, options, seat=seat):
         rows.append(row)
-        print(_line(_cells(row)), flush=True)
-        _keep(args.json, rows)
-    _write(args, stage, rows)
+        if is_first:
+            print(_line(_cells(row)), flush=True)
+            _keep(args.json, rows)
+    if is_first:
+        _write(args, stage, rows, world_size=place.world_size)
     return 0
+
+
+def _check_world(args: Namespace, stage: Stage, place: Placement) -> None:
+    """Without a launcher one rank is timed, whatever the stage has."""
+    if place.launcher != "none" and place.world_size != stage.world_size:
+        raise BadSetting(
+            f"{stage.world_size} ranks are named, but {place.world_size} processes were started", path="gpu"
+        )
+    if place.world_size < stage.num_planes:
+        raise BadSetting(
+            f"{stage.num_planes} planes need as many processes; start this with torchrun", path=TENSOR_DEGREE
+        )
+    if args.against is not None and place.world_size > 1:
+        raise BadSetting("diffusers draws on one rank; start one process", path="--against")
 
 
 def _check_counts(args: Namespace, stage: Stage) -> None:
@@ -87,14 +112,15 @@ def _keep(file: str | None, rows: Sequence[Row]) -> None:
             write_whole(file, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
 
 
-def _write(args: Namespace, stage: Stage, rows: Sequence[Row]) -> None:
+def _write(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> None:
     from epe.media.sidecar import write_whole
     from epe.runtime.bench import costs_of
     from epe.runtime.bench_plot import draw
 
     if args.costs is not None:
         with writing(args.costs, path="--costs"):
-            write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs_of(stage, rows))) + b"\n")
+            costs = costs_of(stage, rows, world_size=world_size)
+            write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
     if args.plot is not None:
         with writing(args.plot, path="--plot"):
             Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +130,8 @@ def _write(args: Namespace, stage: Stage, rows: Sequence[Row]) -> None:
 def _parser() -> Parser:
     parser = Parser(
         "epe bench",
-        description="Time the tasks of a stage on one rank of this machine, as its service would run them.",
+        description="Time the tasks of a stage on this machine, as its service would run them: on one rank, or on "
+        "lanes of each width where torchrun or Slurm starts it once for each rank.",
     )
     parser.add_argument(
         "--stage-config", metavar="FILE", help="the stage file; without one the demo model is timed"
@@ -128,13 +155,13 @@ def _parser() -> Parser:
     parser.add_argument(
         "--costs",
         metavar="FILE",
-        help="write a cost file there, for cost_file of a stage of one rank or epe simulate",
+        help="write a cost file there, for cost_file of a stage of as many ranks or epe simulate",
     )
     return parser
 
 
-def _stage(path: str | None) -> Stage:
-    return build_stage(demo_stage(1, num_ranks=1)) if path is None else load_stage(path)
+def _stage(path: str | None, *, num_ranks: int) -> Stage:
+    return build_stage(demo_stage(num_ranks, num_ranks=num_ranks)) if path is None else load_stage(path)
 
 
 def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
@@ -154,6 +181,7 @@ def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
 _PICTURES = (".png", ".svg", ".pdf")
 _HEAD = (
     "size",
+    "ranks",
     "tokens",
     "encode ms",
     "step ms",
@@ -179,6 +207,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
     return (
         row.size,
+        str(row.num_ranks),
         str(row.tokens),
         f"{1e3 * row.encode_s:.1f}",
         _milliseconds(row.step_s),
@@ -203,5 +232,5 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = (14, 7, 10, 24, 10, 8, 9, 11, 10, 24, 18, 24, 18)
+    widths = (14, 7, 7, 10, 24, 10, 8, 9, 11, 10, 24, 18, 24, 18)
     return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -62,7 +62,9 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _default_of(field: FieldInfo) -> str:
-    return "default: the profile's" if field.default is None else f"default {field.default}"
+    if field.default is not None:
+        return f"default {field.default}"
+    return "default: half of the steps" if field.name.startswith("fresh_") else "default: the profile's"
 
 
 def strategy_of(args: Namespace, profile: Profile | None) -> Strategy | None:
@@ -116,7 +118,7 @@ def _converted(chosen: str, values: dict[str, object]) -> ActiveStrategy:
 
 def _budget_of(text: str, profile: Profile | None) -> int:
     model, _, budget = text.rpartition(":")
-    if not budget.isdigit() or not model:
+    if not (budget.isascii() and budget.isdigit() and model):
         raise BadSetting(f"{text!r} is not of the form MODEL:N", path="--freecache-profile")
     known = "none" if profile is None else profile.model
     if profile is None or model.casefold() != profile.model.casefold():

@@ -37,20 +37,12 @@ def run(argv: Sequence[str]) -> int:
     # Read when torch is loaded: its RPC prints a line for each peer that leaves, though that is the usual end.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-    from epe.runtime.generate import Meeting, run_generate
+    from epe.cli.meeting import meeting_of
+    from epe.runtime.generate import run_generate
 
-    meeting = Meeting(
-        rank=place.rank,
-        world_size=place.world_size,
-        local_rank=place.local_rank,
-        store_host=place.master_addr,
-        store_port=place.master_port,
-        launcher_hosts_store=place.agent_hosts_store,
-        attempt=place.attempt,
-    )
     if place.rank == 0 and (warning := unknown_words_warning(options.model_path, options.request.prompt)):
         print(f"epe: {warning}", file=sys.stderr)
-    elapsed_s = run_generate(options, meeting)
+    elapsed_s = run_generate(options, meeting_of(place))
     if elapsed_s is not None:
         print(f"elapsed_s={elapsed_s:.3f}")
         print(options.output)

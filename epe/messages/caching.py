@@ -22,7 +22,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 class _Strategy(Struct, frozen=True, kw_only=True, tag_field="strategy", forbid_unknown_fields=True):
     """The first `warmup_steps` and the last `cooldown_steps` are always computed. Of a request of few steps nothing is
-    skipped unless `few_steps` asks for it. None is the profile's value."""
+    skipped unless `few_steps` asks for it. Where nothing else is said, None is the profile's value."""
 
     warmup_steps: Count = 1
     cooldown_steps: Count = 1
@@ -45,9 +45,10 @@ class MagCache(_Strategy, frozen=True, kw_only=True, tag="magcache", forbid_unkn
 
 
 class MeanCache(_Strategy, frozen=True, kw_only=True, tag="meancache", forbid_unknown_fields=True):
-    """Computes `fresh_steps` steps, chosen for the model; between them the mean velocity of a window leads on."""
+    """Computes `fresh_steps` steps (None: half of them), chosen for the model; between them the mean velocity of a
+    window leads on."""
 
-    fresh_steps: Positive = 25
+    fresh_steps: Positive | None = None
 
 
 class TeaCache(_Strategy, frozen=True, kw_only=True, tag="teacache", forbid_unknown_fields=True):
@@ -68,9 +69,10 @@ class TaylorSeer(_Strategy, frozen=True, kw_only=True, tag="taylorseer", forbid_
 
 
 class FreeCache(_Strategy, frozen=True, kw_only=True, tag="freecache", forbid_unknown_fields=True):
-    """Computes at most `fresh_budget` steps, those whose absence the model's profile says to cost most."""
+    """Computes at most `fresh_budget` steps (None: half of them), those whose absence the model's profile says to cost
+    most."""
 
-    fresh_budget: Positive = 25
+    fresh_budget: Positive | None = None
 
 
 class Pab(_Strategy, frozen=True, kw_only=True, tag="pab", forbid_unknown_fields=True):
@@ -126,6 +128,11 @@ class Reuse(Struct, frozen=True, kw_only=True):
         """Whether a step is computed in any case."""
         place = bisect_left(self.computed, step)
         return place < len(self.computed) and self.computed[place] == step
+
+    def is_open(self, first_step: int, num_steps: int) -> bool:
+        """Whether some step from `first_step` on is yet to be decided on."""
+        num_certain = len(self.computed) - bisect_left(self.computed, first_step)
+        return not self.is_static and num_certain < num_steps - first_step
 
     def may_end(self, step: int, num_steps: int) -> bool:
         """Whether a lease may end before `step`."""

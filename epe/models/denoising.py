@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -13,25 +14,11 @@ from epe.messages import Request, Split
 from epe.models.contract import LATENTS, State
 from epe.models.reusing import Steps
 from epe.models.schedule import at_step, sigmas_of
-from epe.parallel import SequenceSharding, predict_apart
+from epe.parallel import Forward, SequenceSharding, predict_apart
 from epe.transport.exchange import Exchange
 
 # The guidance branches; the second is there only with guidance that makes one.
 BRANCHES = ("prompt_embeds", "negative_prompt_embeds")
-
-
-class Predict(Protocol):
-    """The velocities of one branch of one or several requests over the lane, in the shape of their latents. The branch
-    has their prompt embeddings, (requests, text rows, text width), and the timesteps are one for each."""
-
-    def __call__(
-        self,
-        branches: Sequence[torch.Tensor],
-        exchange: Exchange,
-        *,
-        states: Sequence[State],
-        timesteps: torch.Tensor,
-    ) -> list[torch.Tensor]: ...
 
 
 class Guide(Protocol):
@@ -64,7 +51,7 @@ class FlowSteps(Steps):
 
 
 class StepsApart(FlowSteps):
-    """Those of a family whose adapter brings `predict`, `guide` and `make_schedule`."""
+    """Those of a family whose adapter brings `guide`, `make_schedule` and its passes."""
 
     sharding: SequenceSharding
 
@@ -72,11 +59,9 @@ class StepsApart(FlowSteps):
         self,
         *,
         make_schedule: Callable[..., FlowMatchEulerDiscreteScheduler],
-        predict: Predict,
         guide: Guide,
     ) -> None:
         self._schedule = lru_cache(maxsize=64)(make_schedule)
-        self._predict = predict
         self._guide = guide
 
     def velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
@@ -93,9 +78,9 @@ class StepsApart(FlowSteps):
 
     def _velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
         timesteps = [at_step(self._schedule_of(s.request), s).timesteps[s.step] for s in states]
-        forward = partial(self._predict, states=states, timesteps=torch.stack(timesteps))
         branches = [torch.cat(same) for same in zip(*map(_branches, states), strict=True)]
         with torch.inference_mode():
+            forward = self._passes(states, torch.stack(timesteps))
             predictions = predict_apart(forward, branches, exchange=exchange, split=split)
             return [
                 self._guide(
@@ -103,6 +88,12 @@ class StepsApart(FlowSteps):
                 )
                 for place, state in enumerate(states)
             ]
+
+    @abstractmethod
+    def _passes(self, states: Sequence[State], timesteps: torch.Tensor) -> Forward[torch.Tensor]:
+        """The passes of a step, whose timesteps are one for each request. A branch has prompt embeddings, (requests,
+        text rows, text width), and gives velocities in the shape of the latents; what branches share is computed here.
+        """
 
 
 def latents_of(states: Sequence[State]) -> torch.Tensor:

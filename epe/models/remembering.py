@@ -26,12 +26,12 @@ class Remembered:
 
     def __call__(self, **asked: Any) -> Any:
         """Raises what encoding raises, and then keeps nothing."""
-        key = _key(asked)
+        # First: diffusers writes its templates into the lists that it is given.
+        key, keeps = _key(asked), self._never.isdisjoint(_texts(asked))
         if key not in self._kept:
             given = self._encode(**asked)
-            if not self._never.isdisjoint(_texts(asked)):
-                return given
-            self._keep(key, Tree.of(given))
+            if keeps:
+                self._keep(key, Tree.of(given))
             return given
         self._kept.move_to_end(key)
         kept = self._kept[key]

@@ -161,8 +161,10 @@ def _kept(
     reuse, next_step = state.request.reuse, state.step + 1
     if reuse is None or next_step == state.request.num_steps:
         return {}
-    if not reuse.is_static:
+    if reuse.is_open(next_step, state.request.num_steps):
         return {_LAST_VELOCITY: velocity, _LAST_LATENTS: state.tensors[LATENTS]}
+    if not reuse.is_static:
+        return {}
     uses = last_uses(reuse, denoiser.sigmas(state.request))
     records = {step: state.tensors.get(_record(step)) for step in uses}
     if is_fresh:

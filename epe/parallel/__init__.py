@@ -6,7 +6,7 @@ The places in a model are data; each mechanism is written once.
 from epe.parallel.attention import TeamLimits, team_limits
 from epe.parallel.broadcast import Broadcast, Kinds
 from epe.parallel.compiling import compile_blocks
-from epe.parallel.guidance import predict_apart, predict_together
+from epe.parallel.guidance import Forward, predict_apart, predict_together
 from epe.parallel.plan import (
     MODEL,
     CrossAttention,
@@ -26,6 +26,7 @@ __all__ = [
     "CrossAttention",
     "Cut",
     "DividedLayers",
+    "Forward",
     "InputSplit",
     "JointAttention",
     "Kinds",

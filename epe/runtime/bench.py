@@ -1,4 +1,4 @@
-"""What the tasks of a stage take on one rank of this machine, by the code that runs its leases; beside it, if wanted,
+"""What the tasks of a stage take on lanes of each width, by the code that runs its leases; beside one rank, if wanted,
 what a step takes in diffusers' own pipeline, as it is and compiled, in turn."""
 
 from __future__ import annotations
@@ -10,22 +10,28 @@ from statistics import median
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epe.config.request import resolve_request
 from epe.config.stage import Stage as StageFile
 from epe.execution.copying import in_host_memory
 from epe.execution.memory import meter_for
-from epe.execution.run import SoloLanes, Work, run_lease
+from epe.execution.run import Work, run_lease
 from epe.execution.states import States
-from epe.messages import Lane, Lease, OutputFormat, Request, Stage
+from epe.geometry import max_width
+from epe.messages import Lane, Lease, OutputFormat, Request, Split, Stage
 from epe.planning.cost_set import CostSet, Size, TaskCost
+from epe.planning.view import widest_within
+from epe.planning.work import split_of
 from epe.runtime.fingerprint import fingerprint
-from epe.runtime.rank import adapter_of, device_name, graphs_for, pick_device
+from epe.runtime.rank import Seat, device_name, graphs_for, load, pick_device
 from epe.runtime.rival import Rival
+from epe.transport.groups import Groups, aligned_lanes
 
 PROMPT = "a red fox in the snow, a wooden house behind it, morning light"
 # The first pass of a shape runs as it is, and the second is captured.
 WARM_STEPS = 2
+ALONE = Seat(rank=0, world_size=1, device_index=0)
 DIFFUSERS, COMPILED = "diffusers", "diffusers, compiled"
 
 
@@ -39,14 +45,16 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One size: seconds of each task, `copy_s` those of the pixels to host memory; of steps, ours and those of
-    diffusers' pipelines by name, one value a round. `graph_bytes` are those of all captured passes so far, `capture_s`
-    what the step took longer that captured those of this size, `peak_bytes` the most that a step took (0: unknown).
-    """
+    """One size on a lane of `num_ranks` in each plane, decoded by `num_decoding`: seconds of each task, `copy_s` those
+    of the pixels to host memory; of steps, ours and those of diffusers' pipelines by name, one value a round.
+    `graph_bytes` are those of all captured passes so far, `capture_s` what the step took longer that captured those of
+    this size, `peak_bytes` the most that a step took (0: unknown)."""
 
     height: int
     width: int
     num_frames: int
+    num_ranks: int = 1
+    num_decoding: int = 1
     tokens: int
     conditions: int
     encode_s: float
@@ -69,13 +77,16 @@ class Row(Struct, frozen=True, kw_only=True):
         return tuple(their_s / our_s for their_s, our_s in zip(theirs, self.step_s, strict=False))
 
 
-def bench(stage: StageFile, options: BenchOptions) -> Iterator[Row]:
-    """A row for each size, as they are measured. Raises what loading or drawing raises."""
-    target = pick_device(stage.device, index=0)
-    rank = _Rank(stage, target)
+def bench(stage: StageFile, options: BenchOptions, *, seat: Seat = ALONE) -> Iterator[Row]:
+    """A row for each size and width, as they are measured. Every process of the world asks for all of them; the lanes
+    of a width work at once. Raises what loading or drawing raises."""
+    target = pick_device(stage.device, index=seat.device_index)
+    rank = _Rank(stage, target, seat)
     rivals = _rivals(stage, target) if options.against_diffusers else {}
     for height, width in options.sizes:
-        yield rank.row(height, width, options=options, rivals=rivals)
+        for lane, decoding in rank.lanes(height, width):
+            yield rank.row(height, width, lane=lane, decoding=decoding, options=options, rivals=rivals)
+    rank.close()
 
 
 def _rivals(stage: StageFile, target: torch.device) -> dict[str, Rival]:
@@ -84,16 +95,17 @@ def _rivals(stage: StageFile, target: torch.device) -> dict[str, Rival]:
     return {DIFFUSERS: plain, **({COMPILED: plain.compiled()} if target.type == "cuda" else {})}
 
 
-def costs_of(stage: StageFile, rows: Iterable[Row]) -> CostSet:
-    """What was measured, in the form of the file that a service of one rank loads and the simulator reads."""
+def costs_of(stage: StageFile, rows: Iterable[Row], *, world_size: int = 1) -> CostSet:
+    """What was measured, in the form of the file that a service of as many ranks loads and the simulator reads."""
     measured, target = tuple(rows), device_name(pick_device(stage.device, index=0))
+    ranks = "one rank" if world_size == 1 else f"{world_size} ranks"
     return CostSet(
         name=stage.family.name,
         hardware=target,
-        sources=("measured by epe bench on one rank",),
-        fingerprint=f"1 ranks + {fingerprint(stage, device=target, world_size=1)}",
+        sources=(f"measured by epe bench on {ranks}",),
+        fingerprint=f"{world_size} ranks + {fingerprint(stage, device=target, world_size=world_size)}",
         interpolation="tokens",
-        sizes=tuple(_size_of(stage, row) for row in measured),
+        sizes=tuple(dict.fromkeys(_size_of(stage, row) for row in measured)),
         tasks=tuple(task for row in measured for task in _tasks_of(row)),
     )
 
@@ -110,89 +122,136 @@ def _size_of(stage: StageFile, row: Row) -> Size:
     )
 
 
-def _tasks_of(row: Row) -> tuple[TaskCost, ...]:
-    return (
-        TaskCost(stage="encode", tokens=row.tokens, conditions=row.conditions, seconds=row.encode_s),
-        TaskCost(
-            stage="denoise",
-            tokens=row.tokens,
-            conditions=row.conditions,
-            seconds=median(row.step_s),
-            p90_s=max(row.step_s),
-            peak_bytes=row.peak_bytes or None,
-        ),
-        TaskCost(stage="decode", tokens=row.tokens, seconds=row.decode_s),
+def _tasks_of(row: Row) -> Iterator[TaskCost]:
+    if row.num_ranks == 1:
+        yield TaskCost(stage="encode", tokens=row.tokens, conditions=row.conditions, seconds=row.encode_s)
+    yield TaskCost(
+        stage="denoise",
+        tokens=row.tokens,
+        width=row.num_ranks,
+        conditions=row.conditions,
+        seconds=median(row.step_s),
+        p90_s=max(row.step_s),
+        peak_bytes=row.peak_bytes or None,
     )
+    if row.num_decoding == row.num_ranks:
+        yield TaskCost(stage="decode", tokens=row.tokens, width=row.num_decoding, seconds=row.decode_s)
 
 
 class _Rank:
-    """A lane of one rank, without the messages around it."""
+    """This process in the lanes of its world, without the messages around them."""
 
-    def __init__(self, stage: StageFile, target: torch.device) -> None:
+    def __init__(self, stage: StageFile, target: torch.device, seat: Seat) -> None:
         self._stage = stage
         self._target = target
-        self._graphs = graphs_for(stage, target, world_size=1)
-        self._adapter = adapter_of(stage, target, graphs=self._graphs)
+        self._seat = seat
+        self._graphs = graphs_for(stage, target, world_size=seat.world_size)
+        # Nothing is kept of a prompt, which is always the same one here.
+        forgetful = replace(stage, prompts=replace(stage.prompts, memory_mib=0))
+        self._adapter, self._lanes, _, self._unlike = load(seat, target, forgetful, False, self._graphs)
         self._meter = meter_for(target, limit_bytes=None)
         self._states = States()
         self._num_leases = 0
 
-    def row(self, height: int, width: int, *, options: BenchOptions, rivals: Mapping[str, Rival]) -> Row:
+    def lanes(self, height: int, width: int) -> Iterator[tuple[Lane, Lane]]:
+        """Those of this process that may draw a size, narrow ones first; beside each the one that decodes."""
+        widest = min(max_width(self._tokens(height, width)), self._seat.world_size // self._stage.num_planes)
+        for num_ranks in self._stage.parallelism.scheduler.allowed_lane_widths:
+            lane = self._lane(num_ranks)
+            if lane is not None and num_ranks <= widest and num_ranks not in self._unlike:
+                decoding = self._lane(widest_within(self._stage.decode_widths, num_ranks))
+                yield lane, decoding or lane
+
+    def _lane(self, num_ranks: int) -> Lane | None:
+        """The lane of a width that this process is in; it spans all planes."""
+        size, planes = self._seat.world_size, self._stage.num_planes
+        lanes = aligned_lanes(size, (num_ranks,), num_planes=planes) or (Lane(ranks=(self._seat.rank,)),)
+        return next((lane for lane in lanes if self._seat.rank in lane.ranks), None)
+
+    def _tokens(self, height: int, width: int) -> int:
+        family = self._stage.family
+        return family.num_tokens(height=height, width=width, num_frames=self._num_frames)
+
+    @property
+    def _num_frames(self) -> int:
+        return self._stage.factory_args.num_frames if self._stage.family.makes == "video" else 1
+
+    def row(
+        self,
+        height: int,
+        width: int,
+        *,
+        lane: Lane,
+        decoding: Lane,
+        options: BenchOptions,
+        rivals: Mapping[str, Rival],
+    ) -> Row:
         num_timed = options.num_rounds * options.num_steps
         request = self._request(height, width, num_steps=WARM_STEPS + num_timed)
-        encode_s = self._usual(request, Stage.ENCODE, step=0, count=options.num_rounds)
+        alone = self._lane(1) or lane
+        encode_s = self._usual(request, Stage.ENCODE, alone, step=0, count=options.num_rounds)
         *_, second = (
-            self._run(request, Stage.DENOISE, step=step, num_steps=1).seconds for step in range(WARM_STEPS)
+            self._run(request, Stage.DENOISE, lane, step=step, num_steps=1).seconds
+            for step in range(WARM_STEPS)
         )
         self._meter.reset()
         ours: list[float] = []
         theirs: dict[str, list[float]] = {name: [] for name in rivals}
         for step in range(WARM_STEPS, WARM_STEPS + num_timed, options.num_steps):
-            work = self._run(request, Stage.DENOISE, step=step, num_steps=options.num_steps)
+            work = self._run(request, Stage.DENOISE, lane, step=step, num_steps=options.num_steps)
             ours.append(work.seconds)
             for name, rival in rivals.items():
                 theirs[name].append(rival.step_s(request, num_steps=options.num_steps))
         peak_bytes = self._meter.peak_bytes()
+        planes = self._stage.num_planes
         return Row(
             height=height,
             width=width,
             num_frames=request.num_frames,
-            tokens=self._stage.family.num_tokens(height=height, width=width, num_frames=request.num_frames),
+            num_ranks=lane.width // planes,
+            num_decoding=decoding.width // planes,
+            tokens=self._tokens(height, width),
             conditions=self._stage.family.num_conditions(request.guidance_scale),
             encode_s=encode_s,
             step_s=tuple(ours),
-            decode_s=self._usual(request, Stage.DECODE, step=request.num_steps, count=options.num_rounds),
-            copy_s=self._copy_s(request, count=options.num_rounds),
+            decode_s=self._usual(
+                request, Stage.DECODE, decoding, step=request.num_steps, count=options.num_rounds
+            ),
+            copy_s=self._copy_s(request, decoding, count=options.num_rounds),
             peak_bytes=peak_bytes,
             graph_bytes=0 if self._graphs is None else self._graphs.statistics.num_bytes,
             capture_s=0.0 if self._graphs is None else max(0.0, second - median(ours)),
             others_step_s={name: tuple(seconds) for name, seconds in theirs.items()},
         )
 
+    def close(self) -> None:
+        if isinstance(self._lanes, Groups):
+            self._lanes.close()
+
     def _request(self, height: int, width: int, *, num_steps: int) -> Request:
-        args = self._stage.factory_args
         return resolve_request(
             self._stage.family,
             id=f"{height}x{width}",
             prompt=PROMPT,
             height=height,
             width=width,
-            num_frames=args.num_frames if self._stage.family.makes == "video" else None,
+            num_frames=self._num_frames if self._stage.family.makes == "video" else None,
             num_steps=num_steps,
             seed=0,
             output_format=OutputFormat.RAW,
             defaults=self._stage.request_defaults,
         )
 
-    def _usual(self, request: Request, stage: Stage, *, step: int, count: int) -> float:
+    def _usual(self, request: Request, stage: Stage, lane: Lane, *, step: int, count: int) -> float:
         """The median of `count` times after one that does not count."""
-        works = [self._run(request, stage, step=step, num_steps=0) for _ in range(1 + count)]
+        works = [self._run(request, stage, lane, step=step, num_steps=0) for _ in range(1 + count)]
         return median(work.seconds for work in works[1:])
 
-    def _copy_s(self, request: Request, *, count: int) -> float:
-        """As `_usual`, of decoded pixels on their way to host memory."""
-        pixels = self._run(request, Stage.DECODE, step=request.num_steps, num_steps=0).pixels
-        assert pixels is not None
+    def _copy_s(self, request: Request, decoding: Lane, *, count: int) -> float:
+        """As `_usual`, of decoded pixels on their way to host memory; 0 where another rank of the lane has them."""
+        pixels = self._run(request, Stage.DECODE, decoding, step=request.num_steps, num_steps=0).pixels
+        if pixels is None:
+            return 0.0
         times = []
         for _ in range(1 + count):
             begin_s = time.perf_counter()
@@ -200,26 +259,35 @@ class _Rank:
             times.append(time.perf_counter() - begin_s)
         return median(times[1:])
 
-    def _run(self, request: Request, stage: Stage, *, step: int, num_steps: int) -> Work:
+    def _run(self, request: Request, stage: Stage, lane: Lane, *, step: int, num_steps: int) -> Work:
         self._num_leases += 1
         lease = Lease(
             seq=self._num_leases,
-            epoch=0,
-            lane=Lane(ranks=(0,)),
+            epoch=self._seat.epoch,
+            lane=lane,
             stage=stage,
             request=request,
             first_step=step,
             num_steps=num_steps,
+            split=self._split(request, lane) if stage is Stage.DENOISE else Split(),
         )
         (work,) = run_lease(
             [lease],
             adapter=self._adapter,
-            lanes=SoloLanes(),
+            lanes=self._lanes,
             states=self._states,
             synchronize=partial(_wait_for, self._target),
             in_bands=self._stage.decodes_in_bands,
         )
         return work
+
+    def _split(self, request: Request, lane: Lane) -> Split:
+        return split_of(
+            lane.width // self._stage.num_planes,
+            conditions=self._stage.family.num_conditions(request.guidance_scale),
+            cfg_parallel_degree=self._stage.parallelism.model.cfg_parallel_degree,
+            num_planes=self._stage.num_planes,
+        )
 
 
 def _wait_for(target: torch.device) -> None:

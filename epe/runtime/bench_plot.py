@@ -40,8 +40,12 @@ def draw(rows: Sequence[Row], path: str, *, title: str) -> None:
         left = [number + place * width for number in range(len(rows))]
         panel.bar(left, heights, width, yerr=[below, above], capsize=3, label=name)
     middle = [number + (_FILLED - width) / 2 for number in range(len(rows))]
-    panel.set_xticks(middle, [row.size for row in rows])
+    panel.set_xticks(middle, [_name(row) for row in rows])
     panel.set(ylabel="ms a step", title=title)
     panel.legend(fontsize="small")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def _name(row: Row) -> str:
+    return row.size if row.num_ranks == 1 else f"{row.size}\n{row.num_ranks} ranks"

@@ -6,7 +6,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -23,24 +22,9 @@ from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
 from epe.messages import OutputFormat, Progress, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
-from epe.runtime.rank import Seat, lane_backend, pick_device
+from epe.runtime.meeting import Meeting, seat_of
+from epe.runtime.rank import lane_backend, pick_device
 from epe.telemetry.log import configure
-from epe.transport.store import host_store, join_store, split_store
-
-STORE_TIMEOUT_S = 180.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """Which of the processes that run this command this one is, and where they meet."""
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    store_host: str = "127.0.0.1"
-    store_port: int = 0
-    launcher_hosts_store: bool = False
-    attempt: int = 0
 
 
 def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
@@ -56,7 +40,7 @@ def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
 
 async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
     stage = stage_of(options, meeting.world_size)
-    async with EmbeddedDiffusionRuntime(stage, seat=_seat(meeting)) as runtime:
+    async with EmbeddedDiffusionRuntime(stage, seat=seat_of(meeting, command="generate")) as runtime:
         if not runtime.is_leader:
             return None
         request = msgspec.structs.replace(options.request, output_format=OutputFormat.RAW)
@@ -108,23 +92,6 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
             },
             "factory_args": {"model_path": options.model_path},
         }
-    )
-
-
-def _seat(meeting: Meeting) -> Seat:
-    if meeting.world_size == 1:
-        return Seat(rank=0, world_size=1, device_index=meeting.local_rank)
-    hosts = meeting.rank == 0 and not meeting.launcher_hosts_store
-    store = (
-        host_store(host=meeting.store_host, port=meeting.store_port)
-        if hosts
-        else join_store(meeting.store_host, meeting.store_port, timeout_s=STORE_TIMEOUT_S)
-    )
-    return Seat(
-        rank=meeting.rank,
-        world_size=meeting.world_size,
-        device_index=meeting.local_rank,
-        store=split_store(store, 0, attempt=meeting.attempt),
     )
 
 

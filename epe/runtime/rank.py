@@ -82,7 +82,7 @@ class Rank:
         weights = await asyncio.to_thread(weights_digest, folder)
         graphs = graphs_for(stage, target, world_size=self.seat.world_size)
         loading = asyncio.ensure_future(
-            asyncio.to_thread(_load, self.seat, target, stage, fits_palette, graphs)
+            asyncio.to_thread(load, self.seat, target, stage, fits_palette, graphs)
         )
         ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
         try:
@@ -135,7 +135,7 @@ class Rank:
             self._lanes.close()
 
 
-def _load(
+def load(
     seat: Seat, target: torch.device, stage: Stage, fits_palette: bool, graphs: Graphs | None
 ) -> tuple[Adapter, Lanes, Palette | None, tuple[int, ...]]:
     """What the rank works with, and the widths that it must be spared. Blocking: runs in a thread, so that the rank

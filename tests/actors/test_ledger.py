@@ -39,6 +39,15 @@ def free(ledger: Ledger, *, now_s: float) -> list[float]:
     return [round(rank.free_s, 9) for rank in ledger.rank_views(now_s=now_s)]
 
 
+def test_what_ranks_wait_in_a_lane_for_one_that_begins_later_is_no_time_of_the_task():
+    ledger = Ledger(2)
+    running = enter(ledger, 0, 1, now_s=0.0, expected_s=1.0)
+    for rank, seconds in ((0, 7.0), (1, 1.0)):
+        report = LeaseDone(seq=running.lease.seq, epoch=0, rank=rank, next_step=1, seconds=seconds)
+        ledger.answer(report, now_s=7.0)
+    assert running.seconds == 1.0
+
+
 def test_a_waiting_lease_is_expected_to_begin_when_the_last_of_its_ranks_is_free():
     ledger = Ledger(3)
     enter(ledger, 0, now_s=0.0, expected_s=5.0)

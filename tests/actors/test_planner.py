@@ -15,8 +15,10 @@ from epe.errors import Gone, NonFinite
 from epe.families import family
 from epe.messages import Lease, Stage
 from epe.planning.calibration import Program
+from epe.planning.costs import Workload
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import MAX_LEASES, Assignment, View
+from epe.planning.work import cost_key
 from epe.simulator.virtual_time import run
 from epe.transport.memory import MemoryNetwork
 from tests.actors.cluster import Cluster, request
@@ -189,6 +191,39 @@ class WideThenNarrow:
             if trajectory.num_leases < MAX_LEASES and view.open_ranks.issuperset(ranks):
                 return (Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=1),)
         return ()
+
+
+class Beside:
+    """The steps of `wide` on all ranks, those of others on the first rank beside them."""
+
+    def plan(self, view: View) -> tuple[Assignment, ...]:
+        world = tuple(rank.rank for rank in view.ranks)
+        for trajectory in view.trajectories:
+            is_wide = trajectory.stage is Stage.DENOISE and trajectory.request_id == "wide"
+            ranks = world if is_wide else world[:1]
+            if trajectory.num_leases == 0 and view.open_ranks.issuperset(ranks):
+                return (Assignment(request_id=trajectory.request_id, ranks=ranks, num_steps=1),)
+        return ()
+
+
+def test_a_lane_that_waits_for_a_rank_at_other_work_does_not_learn_that_its_steps_take_longer():
+    """Else the busier a service is, the dearer its wide lanes seem, until none is formed any more."""
+
+    async def main() -> None:
+        cluster = Cluster(world_size=2, policy=Beside(), jitter=0.0)
+        await cluster.start()
+        await cluster.draw(request("wide", steps=20), request("narrow", steps=20))
+        wide = next(lease for _, _, lease in cluster.world.visits if lease.lane.width == 2)
+        kind, size = family("zimage"), wide.request
+        workload = Workload(
+            tokens=kind.num_tokens(height=size.height, width=size.width),
+            conditions=kind.num_conditions(size.guidance_scale),
+        )
+        learned_s = cluster.planner.leasing.costs.safe_s(cost_key(workload, Stage.DENOISE, 2))
+        assert learned_s == pytest.approx(cluster.seconds(wide), rel=0.01)
+        await cluster.stop()
+
+    run(main())
 
 
 @pytest.mark.parametrize("seed", range(12))

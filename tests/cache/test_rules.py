@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from epe.cache import (
     Sizes,
     Unsupported,
     find_profile,
+    published_profile,
     resolve,
     reused_kinds,
     supported,
@@ -25,6 +27,7 @@ from epe.cache import (
 )
 from epe.cache.freecache import choice_of, free_choices, gaps_of
 from epe.cache.products import gains_at, products_at
+from epe.cache.schedule import forced
 from epe.messages import (
     FreeCache,
     MagCache,
@@ -84,13 +87,17 @@ def test_the_last_step_is_skipped_when_that_is_asked_for() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    num_steps=st.integers(9, 30), warmup=st.integers(0, 3), cooldown=st.integers(0, 3), seed=st.integers(0, 3)
+    num_steps=st.integers(1, 40),
+    known=st.integers(2, 30),
+    warmup=st.integers(0, 3),
+    cooldown=st.integers(0, 3),
+    seed=st.integers(0, 9),
 )
 def test_freecache_has_a_plan_for_every_budget_and_a_larger_one_never_fits_worse(
-    num_steps: int, warmup: int, cooldown: int, seed: int
+    num_steps: int, known: int, warmup: int, cooldown: int, seed: int
 ) -> None:
-    always = frozenset({0, *range(warmup), *range(num_steps - cooldown, num_steps)})
-    choices = free_choices(made_up(seed=seed), num_steps, always)
+    always = frozenset(forced(num_steps, warmup=warmup, cooldown=cooldown))
+    choices = free_choices(made_up(num_steps=known, seed=seed), num_steps, always)
     assert len(choices) == num_steps
     for budget, choice in enumerate(choices, start=1):
         assert always <= set(choice.computed)
@@ -177,9 +184,9 @@ def test_there_is_no_cliff_between_one_threshold_and_the_next() -> None:
     assert found[-1] > 5 * found[0]
 
 
-def test_published_tables_are_read_and_named(tmp_path: Path) -> None:
+def test_published_tables_are_read_and_named() -> None:
     for family, num_steps in (("flux1", 28), ("qwen-image", 50), ("wan", 50)):
-        profile = find_profile(tmp_path, family)
+        profile = published_profile(family)
         assert profile is not None
         assert profile.mag is not None
         assert len(profile.mag.ratios) == num_steps
@@ -188,11 +195,49 @@ def test_published_tables_are_read_and_named(tmp_path: Path) -> None:
         assert len(computed(MagCache(), CacheRules(profile=profile), num_steps=40)) < 40
 
 
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("wan", {"num_layers": 30, "num_attention_heads": 12}),
+        ("flux1", {"num_layers": 19, "num_single_layers": 38, "guidance_embeds": True}),
+        ("qwen-image", {"num_layers": 60, "num_attention_heads": 24}),
+    ],
+)
+def test_a_published_table_is_not_taken_for_another_model_of_its_family(
+    tmp_path: Path, family: str, settings: dict[str, int]
+) -> None:
+    """Wan 2.1 14B skipped by the ratios of 1.3B, and FLUX.1-schnell by those of dev."""
+    others = [settings | {name: value - 1} for name, value in settings.items()]
+    for place, found in enumerate([settings, *others]):
+        (folder := tmp_path / str(place) / "transformer").mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"patch_size": 2, **found}))
+        expected = published_profile(family) if found == settings else None
+        assert find_profile(folder.parent, family) == expected
+
+
 def test_what_is_not_known_of_a_model_is_refused_and_what_is_supported_said() -> None:
     for strategy in (MagCache(), MeanCache(fresh_steps=10), TeaCache(), FreeCache(fresh_budget=10)):
         with pytest.raises(Unsupported, match="supported are taylorseer; `epe cache fit --strategy"):
             resolve(strategy, CacheRules(), num_steps=20)
     assert resolve(TaylorSeer(), CacheRules(), num_steps=20) is not None
+
+
+@pytest.mark.parametrize("strategy", [*EVERY[:3], EVERY[4], Pab()], ids=lambda each: type(each).__name__)
+def test_what_a_model_cannot_have_is_refused_for_few_steps_too(strategy: Strategy) -> None:
+    """It was taken without a word, for of so few steps nothing is skipped."""
+    with pytest.raises(Unsupported, match="is not supported with this"):
+        resolve(strategy, CacheRules(), num_steps=4)
+    assert resolve(None, CacheRules(default=strategy), num_steps=4) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", [FreeCache(warmup_steps=3), MeanCache(warmup_steps=3)])
+@pytest.mark.parametrize(("num_steps", "expected"), [(4, 4), (9, 5), (20, 10), (50, 25)])
+def test_without_a_budget_half_of_the_steps_are_computed(
+    strategy: FreeCache | MeanCache, num_steps: int, expected: int
+) -> None:
+    """Of any number of steps: 25, which is half of 50, was refused for 20 steps."""
+    strategy = replace(strategy, few_steps=True)
+    assert len(computed(strategy, num_steps=num_steps)) == expected
 
 
 @pytest.mark.parametrize(

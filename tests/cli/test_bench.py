@@ -55,8 +55,8 @@ def test_steps_are_timed_in_turn_with_those_of_diffusers(
     assert all(seconds > 0 for seconds in (*row["step_s"], *theirs, row["decode_s"]))
     assert picture.read_bytes().startswith(b"\x89PNG")
     head, line = capsys.readouterr().out.splitlines()
-    assert head.split()[:2] == ["size", "tokens"]
-    assert line.split()[:2] == ["64x96", "24"]
+    assert head.split()[:3] == ["size", "ranks", "tokens"]
+    assert line.split()[:3] == ["64x96", "1", "24"]
 
 
 async def test_a_service_takes_the_costs_for_its_own_and_measures_nothing(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from epe.cli.generate import build_options
@@ -53,6 +55,8 @@ def test_few_steps_are_skipped_only_where_that_is_asked_for(base):
         ),
         ("--cache-strategy magcache", "--cache-strategy: magcache is not supported with this model"),
         ("--cache-strategy freecache --freecache-profile demo", "not of the form MODEL:N"),
+        ("--cache-strategy freecache --freecache-profile demo:²", "'demo:²' is not of the form MODEL:N"),
+        ("--steps 4 --cache-strategy freecache", "--cache-strategy: freecache is not supported with this"),
         ("--cache-strategy freecache --freecache-profile demo:17", "the profile of this checkpoint is none"),
     ],
 )
@@ -61,7 +65,9 @@ def test_what_does_not_fit_together_is_refused_before_any_work(base, flags, mess
         reuse_of(base, flags)
 
 
-def test_a_video_has_the_published_table_of_its_family(film):
+def test_a_video_has_the_published_table_of_its_model(film):
+    (folder := Path(film[3]) / "transformer").mkdir()
+    (folder / "config.json").write_text('{"num_layers": 30, "num_attention_heads": 12}')
     reuse = reuse_of(film, "--steps 50 --cache-strategy magcache --magcache-max-skip-steps 2")
     assert isinstance(reuse.strategy, MagCache)
     assert (reuse.strategy.threshold, reuse.strategy.max_skip_steps) == (0.12, 2)

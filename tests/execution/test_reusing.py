@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 import torch
 from msgspec.structs import replace
 
@@ -124,6 +125,21 @@ def test_five_hundred_mixed_requests_leave_no_state() -> None:
     gc.collect()
     assert len(states) == 0
     assert [each() for each in adapter.made if each() is not None] == []
+
+
+@pytest.mark.parametrize(("warmup", "cooldown", "expected"), [(1, 1, 10), (4, 5, 6), (8, 4, 0), (0, 0, 11)])
+def test_teacache_keeps_nothing_where_nothing_is_to_be_decided(
+    warmup: int, cooldown: int, expected: int
+) -> None:
+    """It kept two tensors of each request of few steps, also where a stage allows none."""
+    strategy = TeaCache(coefficients=(1.0, 0.0), warmup_steps=warmup, cooldown_steps=cooldown)
+    reuse = resolve(strategy, RULES, num_steps=STEPS)
+    adapter, kept = SmallAdapter(), []
+    state = adapter.encode(replace(request("r", steps=STEPS), reuse=reuse))
+    while state.step < STEPS:
+        state = adapter.step(state, SoloLanes().exchange(Lane(ranks=(0,))), Split())
+        kept.append(kept_bytes(state))
+    assert [bytes for bytes in kept if bytes] == [2 * state.tensors[LATENTS].nbytes] * expected
 
 
 def test_what_is_kept_is_bounded_by_what_was_said_when_the_request_was_taken() -> None:

@@ -1,6 +1,6 @@
-"""What torchrun starts in `test_generate`: `epe generate`, then the embedded example, in the same processes.
+"""What torchrun starts in `test_generate`: commands of `epe`, then the embedded example, in the same processes.
 
-To import torch and diffusers takes longer than both.
+To import torch and diffusers takes longer than all of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import sys
 from epe.cli import main
 
 
-def run(generate: list[str], example: list[str]) -> None:
-    """`generate` are the arguments of `epe`; `example` is the script with its arguments."""
-    if code := main.run(generate):
-        raise SystemExit(code)
+def run(*commands: list[str]) -> None:
+    """All but the last are arguments of `epe`; that is the script with its arguments."""
+    *ours, example = commands
+    for arguments in ours:
+        if code := main.run(arguments):
+            raise SystemExit(code)
     sys.argv = example
     runpy.run_path(example[0], run_name="__main__")
 

@@ -1,4 +1,4 @@
-"""`epe generate` and the embedded example, in one process and under torchrun: the same pixels."""
+"""`epe generate`, the embedded example and `epe bench`, in one process and under torchrun: the same pixels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from epe.cli import main
+from epe.config.load import build_stage
+from epe.planning.cost_set import CostSet
+from epe.runtime.fingerprint import fingerprint
 from tests.service.conftest import Drawn
 from tests.service.served import ROOT, TORCHRUN, user_environment
 
@@ -41,10 +46,12 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def four(tiny_zimage: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Four]:
-    """Both commands in four processes under torchrun, while the tests run them in this process."""
+    """All commands in four processes under torchrun, while the tests run them in this process."""
     folder = tmp_path_factory.mktemp("four")
+    (folder / "stage.yaml").write_text(yaml.safe_dump(bench_stage(tiny_zimage)))
     commands = (
         generate_flags(tiny_zimage, folder / "generated.png"),
+        bench_flags(folder),
         [EXAMPLE, str(tiny_zimage), str(folder)],
     )
     process = subprocess.Popen(
@@ -84,6 +91,31 @@ def read(picture: Path) -> tuple[np.ndarray, dict[str, Any]]:
 
 def generate_flags(checkpoint: Path, output: Path) -> list[str]:
     return ["generate", "--model", "zimage", "--model-path", str(checkpoint), "--output", str(output), *FLAGS]
+
+
+def bench_stage(checkpoint: Path) -> dict[str, Any]:
+    return {
+        "name": "timed",
+        "factory": "zimage",
+        "gpu": [0, 1, 2, 3],
+        "device": "cpu",
+        "parallelism": {"vae": {"enabled": True}},
+        "factory_args": {"model_path": str(checkpoint)},
+    }
+
+
+def bench_flags(folder: Path) -> list[str]:
+    files = ["--json", str(folder / "rows.json"), "--costs", str(folder / "costs.json")]
+    return [
+        "bench",
+        "--stage-config",
+        str(folder / "stage.yaml"),
+        "--sizes",
+        "128x128",
+        "--rounds",
+        "1",
+        *files,
+    ]
 
 
 def test_generate_draws_the_same_picture_on_one_rank_and_on_four(
@@ -153,3 +185,17 @@ def test_the_embedded_example_draws_the_same_in_one_process_and_in_a_host_of_fou
     ones, fours = ([(folder / name).read_bytes() for name in names] for folder in (tmp_path, four.folder))
     assert ones == fours
     assert len(set(ones)) == 3
+
+
+def test_bench_times_every_width_that_the_processes_can_form(four: Four, tiny_zimage: Path) -> None:
+    assert four.said
+    rows = json.loads((four.folder / "rows.json").read_bytes())
+    assert [(row["num_ranks"], row["num_decoding"]) for row in rows] == [(1, 1), (2, 2), (4, 4)]
+    costs = msgspec.json.decode((four.folder / "costs.json").read_bytes(), type=CostSet)
+    widths = [(task.stage, task.width) for task in costs.tasks]
+    assert widths == [
+        ("encode", 1),
+        *((stage, each) for each in (1, 2, 4) for stage in ("denoise", "decode")),
+    ]
+    stage = build_stage(bench_stage(tiny_zimage))
+    assert costs.fingerprint == f"4 ranks + {fingerprint(stage, device='cpu', world_size=4)}"

@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 import torch
 
-from benchmarks.random_checkpoint import FAMILIES, write_checkpoint
+from benchmarks.random_checkpoint import FAMILIES, VIDEO_FAMILIES, write_checkpoint
 from benchmarks.random_pipeline import Factory
 from benchmarks.stream_load import poisson
 from benchmarks.stream_page import lines_of, page
@@ -33,7 +33,7 @@ def test_arrivals_are_the_same_for_both_and_of_every_side_equally_many() -> None
     assert len({arrival.prompt for arrival in arrivals}) == len(arrivals)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *VIDEO_FAMILIES])
 def test_a_written_checkpoint_draws_what_its_weights_draw(family: str, tmp_path: Path) -> None:
     factory = Factory(name=family, device=CPU, dtype=torch.float32, tiny=True)
     num_bytes = write_checkpoint(factory, tmp_path)

@@ -26,7 +26,7 @@ from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
 from epe.models.schedule import dynamic_schedule
-from epe.parallel import SequenceSharding, TeamLimits
+from epe.parallel import Forward, SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
 
 POOLED = "pooled_prompt_embeds"
@@ -58,7 +58,7 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         make_schedule = partial(
             dynamic_schedule, pipeline.scheduler, num_tokens=self.family.num_tokens, device=device
         )
-        super().__init__(make_schedule=make_schedule, predict=self._predict, guide=lead_away)
+        super().__init__(make_schedule=make_schedule, guide=lead_away)
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
@@ -104,6 +104,9 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
         """(picture rows, 3)."""
         rows, columns = (side // self.family.patch for side in (height, width))
         return self.pipeline._prepare_latent_image_ids(1, rows, columns, self._device, dtype)
+
+    def _passes(self, states: Sequence[State], timesteps: torch.Tensor) -> Forward[torch.Tensor]:
+        return partial(self._predict, states=states, timesteps=timesteps)
 
     def _predict(
         self,

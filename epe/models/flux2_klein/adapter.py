@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import linear_schedule
-from epe.parallel import SequenceSharding, TeamLimits
+from epe.parallel import Forward, SequenceSharding, TeamLimits
 from epe.transport.exchange import Exchange
 
 
@@ -55,7 +55,7 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         # What is made on the host is sent to the device once: a step would wait for it.
         self._latent_ids = lru_cache(maxsize=64)(self._make_latent_ids)
         self._text_ids = lru_cache(maxsize=64)(self._make_text_ids)
-        super().__init__(make_schedule=self._make_schedule, predict=self._predict, guide=lead_away)
+        super().__init__(make_schedule=self._make_schedule, guide=lead_away)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""
@@ -115,6 +115,9 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         """A scheduler set for a request's steps."""
         mu = compute_empirical_mu(self.family.num_tokens(height=height, width=width), num_steps)
         return linear_schedule(self.pipeline.scheduler, num_steps=num_steps, mu=mu, device=self._device)
+
+    def _passes(self, states: Sequence[State], timesteps: torch.Tensor) -> Forward[torch.Tensor]:
+        return partial(self._predict, states=states, timesteps=timesteps)
 
     def _predict(
         self,

@@ -20,15 +20,16 @@ from epe.models.contract import LATENTS, State
 from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.guide import lead_away_at_length
 from epe.models.loading import Loading
+from epe.models.modulating import MODULATIONS, Modulations
 from epe.models.moving import Movable
 from epe.models.noise import packed_noise
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_tokens
+from epe.models.qwen_image.attention import make_attention_fast
 from epe.models.qwen_image.plan import PLAN
-from epe.models.qwen_image.rope import rotate_in_real_numbers
 from epe.models.schedule import dynamic_schedule
-from epe.parallel import SequenceSharding, TeamLimits
-from epe.transport.exchange import Exchange
+from epe.parallel import Forward, SequenceSharding, TeamLimits
+from epe.transport.exchange import Exchange, SoloExchange
 
 
 def load(model_path: Path, loading: Loading) -> QwenImageAdapter:
@@ -42,6 +43,8 @@ def load(model_path: Path, loading: Loading) -> QwenImageAdapter:
         raise BadSetting(
             f"{model_path} takes the guidance scale as an input; only Qwen-Image with true guidance is available"
         )
+    if pipeline.transformer.zero_cond_t:
+        raise BadSetting(f"{model_path} is made to edit pictures; only Qwen-Image from text is available")
     return QwenImageAdapter(pipeline, device=loading.device, team_limits=loading.team_limits)
 
 
@@ -56,14 +59,15 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         self._device = device
         self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         _forget_positions(pipeline.transformer.pos_embed)
+        self._modulations = Modulations(pipeline.transformer.transformer_blocks, ("img_mod", "txt_mod"))
         make_schedule = partial(
             dynamic_schedule, pipeline.scheduler, num_tokens=self.family.num_tokens, device=device
         )
-        super().__init__(make_schedule=make_schedule, predict=self._predict, guide=lead_away_at_length)
+        super().__init__(make_schedule=make_schedule, guide=lead_away_at_length)
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
-        rotate_in_real_numbers(self.pipeline.transformer)
+        make_attention_fast(self.pipeline.transformer)
         self.sharding.share_attention()
         super().compile_blocks(backend=backend)
 
@@ -105,13 +109,29 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
             raise ValueError("the prompt was padded, and its mask would be lost")
         return embeds
 
+    def _passes(self, states: Sequence[State], timesteps: torch.Tensor) -> Forward[torch.Tensor]:
+        levels = timesteps.to(states[0].tensors[LATENTS].dtype) / 1000
+        if self.graphs is None:
+            modulations = self._modulate(SoloExchange(), (levels,), {})
+        else:
+            modulations = self.graphs.run(self._modulate, SoloExchange(), (levels,), {})
+        return partial(self._predict, states=states, levels=levels, modulations=modulations)
+
+    def _modulate(self, _: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """What the blocks make of noise levels, (requests,); every rank computes it, without its lane."""
+        (levels,) = args
+        model = self.pipeline.transformer
+        # Of the second it takes the type alone.
+        return self._modulations.of(model.time_text_embed(levels, levels))
+
     def _predict(
         self,
         branches: Sequence[torch.Tensor],
         exchange: Exchange,
         *,
         states: Sequence[State],
-        timesteps: torch.Tensor,
+        levels: torch.Tensor,
+        modulations: torch.Tensor,
     ) -> list[torch.Tensor]:
         """The predictions of one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
@@ -120,9 +140,10 @@ class QwenImageAdapter(StepsApart, Movable, Capturable):
         (prediction,) = self.sharding.run(
             exchange,
             hidden_states=latents,
-            timestep=timesteps.to(latents.dtype) / 1000,
+            timestep=levels,
             encoder_hidden_states=embeds,
             img_shapes=[[shape]] * len(states),
+            attention_kwargs={MODULATIONS: modulations},
             return_dict=False,
         )
         return [prediction]

@@ -98,11 +98,19 @@ def test_the_longest_prompt_that_may_be_asked_for_is_not_cut(
     assert torch.equal(drawn, latents_of(pipeline, request))
 
 
-def test_a_checkpoint_that_takes_the_scale_as_an_input_is_refused(
-    tiny_qwen_image: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"guidance_embeds": True}, "other takes the guidance scale as an input"),
+        ({"zero_cond_t": True}, "other is made to edit pictures"),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+def test_a_checkpoint_of_another_kind_is_refused(
+    change: dict[str, bool], reason: str, tiny_qwen_image: Path, tmp_path: Path
 ) -> None:
-    folder = copytree(tiny_qwen_image, tmp_path / "distilled")
+    folder = copytree(tiny_qwen_image, tmp_path / "other")
     file = folder / "transformer" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"guidance_embeds": True}))
-    with pytest.raises(BadSetting, match="distilled takes the guidance scale as an input"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(BadSetting, match=reason):
         load(folder, Loading(device=torch.device("cpu")))

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: every r
 
 from benchmarks.chaos_deaths import kill_ranks
 from benchmarks.chaos_findings import Findings, judge, read_events, sizes_of
-from benchmarks.chaos_load import PROMPT, plan_requests, send_all, undisturbed
+from benchmarks.chaos_load import ALLOWED, PROMPT, plan_requests, send_all, undisturbed
 from benchmarks.chaos_report import report
 from epe.models.catalog import make_tiny
 from tests.service.served import EPE, Served, Traces, user_environment, write_stage
@@ -53,6 +53,7 @@ def write_chaos_stage(folder: Path, checkpoint: Path, *, seed: int) -> Path:
     stage["faults"] = [{"count": None, "life": None, "seed": seed, **fault} for fault in FAULTS]
     stage["parallelism"]["scheduler"] |= {"warmup_resolutions": [64, 512], "cost_file": "none"}
     stage["service"] |= {"hang_s": HANG_S}
+    stage["cache"] = {"allowed": ALLOWED}
     path.write_text(yaml.safe_dump(stage))
     return path
 

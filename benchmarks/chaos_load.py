@@ -1,4 +1,5 @@
-"""The clients of `benchmarks.chaos`: requests of mixed sizes and deadlines, some of whose clients leave."""
+"""The clients of `benchmarks.chaos`: requests of mixed sizes and deadlines, some with FlexCache, some of whose clients
+leave."""
 
 from __future__ import annotations
 
@@ -8,33 +9,42 @@ import io
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import aiohttp
+import msgspec
 import numpy as np
 from PIL import Image
 
-from epe.messages import OutputFormat
+from epe.cache import name_of
+from epe.messages import OutputFormat, Pab, Strategy, TaylorSeer, TeaCache
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
 
 PROMPT = "a red cube on a white table"
-# (height, width, steps, seed): few enough to know all of their bits beforehand.
-KINDS = [
-    (height, width, num_steps, seed)
-    for seed, (height, width, num_steps) in enumerate(
-        [
-            (64, 64, 3),
-            (96, 64, 12),
-            (128, 128, 6),
-            (256, 256, 5),
-            (256, 256, 14),
-            (208, 304, 8),
-            (384, 256, 10),
-            (512, 512, 4),
-            (512, 512, 9),
-        ]
-    )
-]
+
+
+class Kind(NamedTuple):
+    """What a request asks for: pixels, denoising steps, what FlexCache may do; the seed is its place in `KINDS`."""
+
+    height: int
+    width: int
+    num_steps: int
+    cache: Strategy | None = None
+
+
+# Few enough to know all of their bits beforehand.
+KINDS = (
+    Kind(64, 64, 3),
+    Kind(96, 64, 12, TeaCache(threshold=0.35, coefficients=(1.0, 0.0))),
+    Kind(128, 128, 6),
+    Kind(256, 256, 5),
+    Kind(256, 256, 14, TaylorSeer(max_order=2)),
+    Kind(208, 304, 8),
+    Kind(384, 256, 10, Pab(warmup_steps=3)),
+    Kind(512, 512, 4),
+    Kind(512, 512, 9),
+)
+ALLOWED = [name_of(kind.cache) for kind in KINDS if kind.cache]
 # A reply comes within this, or the request was lost.
 PATIENCE_S = 300.0
 
@@ -87,17 +97,19 @@ async def undisturbed(checkpoint: Path) -> list[np.ndarray]:
         "gpu": [0],
         "device": "cpu",
         "parallelism": {"model": {"cfg_parallel_degree": 1}},
+        "cache": {"allowed": ALLOWED},
         "factory_args": {"model_path": str(checkpoint)},
     }
     pictures = []
     async with EmbeddedDiffusionRuntime.from_stage(stage) as runtime:
-        for height, width, num_steps, seed in KINDS:
+        for seed, kind in enumerate(KINDS):
             result = await runtime.generate(
                 PROMPT,
-                height=height,
-                width=width,
-                num_steps=num_steps,
+                height=kind.height,
+                width=kind.width,
+                num_steps=kind.num_steps,
                 seed=seed,
+                cache=kind.cache,
                 output_format=OutputFormat.RAW,
             )
             pictures.append(np.asarray(result.pixels)[0])
@@ -135,14 +147,16 @@ async def _draw(session: aiohttp.ClientSession, url: str, plan: Plan, expected: 
 
 
 def _body(plan: Plan) -> dict[str, Any]:
-    height, width, num_steps, seed = KINDS[plan.kind]
+    kind = KINDS[plan.kind]
     body = {
         "prompt": PROMPT,
-        "height": height,
-        "width": width,
-        "num_inference_steps": num_steps,
-        "seed": seed,
+        "height": kind.height,
+        "width": kind.width,
+        "num_inference_steps": kind.num_steps,
+        "seed": plan.kind,
     }
+    if kind.cache is not None:
+        body["cache"] = msgspec.to_builtins(kind.cache)
     if plan.deadline_ms is not None:
         body |= {"deadline_ms": plan.deadline_ms, "on_deadline": "expire"}
     return body

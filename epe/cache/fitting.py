@@ -12,6 +12,8 @@ from epe.cache.products import gram_rows
 from epe.cache.profile import Profile
 
 _DEGREE = 4
+# With fewer steps than were measured latents change by so many times as much from one to the next.
+_BEYOND = 5
 
 
 class Trajectory(Struct, frozen=True, kw_only=True):
@@ -74,9 +76,14 @@ def _in_parts(products: np.ndarray, sigmas: tuple[float, ...]) -> np.ndarray:
 
 def _polynomial(trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
     """Least squares over all steps of all trajectories, each in parts of the change that it should give, so that the
-    many small changes count as much as the few large ones."""
+    many small changes count as much as the few large ones. Of the highest degree that makes no change less than
+    nothing, larger ones than were measured included: TeaCache would wait for ever for their sum to reach its threshold.
+    """
     given = np.concatenate([each.latents_change for each in trajectories])
     wanted = np.concatenate([each.velocity_change for each in trajectories])
-    degree = min(_DEGREE, len(set(given.tolist())) - 1)
-    fitted = np.polyfit(given, wanted, degree, w=1 / np.maximum(wanted, 1e-3))
-    return tuple(float(f"{value:.9g}") for value in fitted)
+    asked = np.linspace(0, _BEYOND * given.max(), 1000)
+    for degree in range(min(_DEGREE, len(set(given.tolist())) - 1), 0, -1):
+        fitted = np.polyfit(given, wanted, degree, w=1 / np.maximum(wanted, 1e-3))
+        if np.polyval(fitted, asked).min() >= 0:
+            return tuple(float(f"{value:.9g}") for value in fitted)
+    return (float(f"{wanted.mean():.9g}"),)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epe.cache import Profile
@@ -55,3 +57,25 @@ def test_where_early_errors_grow_freecache_computes_more_of_the_first_steps() ->
     even, early = (free_choices(each, 20, frozenset({0, 19}))[8].computed for each in (alike, growing))
     assert sum(step < 10 for step in early) > sum(step < 10 for step in even)
     assert choice_of(gaps_of(growing, 20), early).error < choice_of(gaps_of(growing, 20), even).error
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), num_steps=st.integers(4, 50))
+def test_no_change_of_latents_counts_as_less_than_nothing_however_large_it_is(
+    seed: int, num_steps: int
+) -> None:
+    """Of fewer steps than were measured TeaCache computed none between the first and the last: for changes as large as
+    theirs the polynomial fell below 0, and the sum with it."""
+    rng = np.random.default_rng(seed)
+    latents = rng.uniform(0.001, 0.1, num_steps - 1)
+    velocity = rng.uniform(0.001, 0.2) + rng.normal(scale=0.05, size=num_steps - 1) ** 2
+    measured = Trajectory(
+        products=np.eye(num_steps),
+        latents_change=tuple(latents.tolist()),
+        velocity_change=tuple(velocity.tolist()),
+    )
+    sigmas = tuple(np.linspace(1, 0, num_steps + 1).tolist())
+    profile = fit([measured], [], sigmas=sigmas, model="made up", family="zimage", source="a test")
+    changes = np.polyval(profile.tea, np.linspace(0, 5 * latents.max(), 500))
+    assert changes.min() > -1e-6
+    assert changes.max() > 0

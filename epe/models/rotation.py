@@ -18,15 +18,6 @@ from epe.parallel.plan import argument_index
 Turn = Callable[[Any], Any]
 
 
-def rotated(features: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """(batch, rows, heads, head dim), each pair of features turned by its angle, in float32. `table` has cosines and
-    sines, and one head: (rows, 1, head dim / 2, 2), with or without a batch in front."""
-    first, second = features.float().unflatten(-1, (-1, 2)).unbind(-1)
-    cosine, sine = table.unbind(-1)
-    turned = torch.stack((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
-    return turned.flatten(-2).type_as(features)
-
-
 def give_real_tables(block: nn.Module, argument: str, turn: Turn = torch.view_as_real) -> None:
     """Let `block` get what `turn` makes of its rotary tables, after the lane has taken its rows of them: hooks before
     this one see diffusers' own."""

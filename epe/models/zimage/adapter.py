@@ -28,6 +28,7 @@ from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step
 from epe.models.zimage.captions import Captions
+from epe.models.zimage.feed_forward import join_gates
 from epe.models.zimage.plan import LAYERS, PLAN
 from epe.models.zimage.rope import rotate_in_real_numbers
 from epe.parallel import (
@@ -92,6 +93,7 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
         rotate_in_real_numbers(self.pipeline.transformer)
+        join_gates(self.pipeline.transformer)
         self.sharding.share_attention()
         super().compile_blocks(backend=backend)
 

@@ -12,7 +12,8 @@ from diffusers.models.transformers.transformer_z_image import (
     ZSingleStreamAttnProcessor,
 )
 
-from epe.models.rotation import give_real_tables, rotated
+from epe.models.rotation import give_real_tables
+from epe.parallel.rotating import normed_and_rotated
 
 
 class RealRotation(ZSingleStreamAttnProcessor):
@@ -30,13 +31,11 @@ class RealRotation(ZSingleStreamAttnProcessor):
             layer(hidden_states).unflatten(-1, (attn.heads, -1))
             for layer in (attn.to_q, attn.to_k, attn.to_v)
         )
-        if attn.norm_q is not None:
-            query = attn.norm_q(query)
-        if attn.norm_k is not None:
-            key = attn.norm_k(key)
-        if freqs_cis is not None:
-            table = freqs_cis.unsqueeze(2)
-            query, key = rotated(query, table), rotated(key, table)
+        assert freqs_cis is not None
+        query, key = (
+            normed_and_rotated((each,), (norm.weight,), (freqs_cis,), norm.eps)
+            for each, norm in ((query, attn.norm_q), (key, attn.norm_k))
+        )
         if attention_mask is not None and attention_mask.ndim == 2:
             attention_mask = attention_mask[:, None, None, :]
         attended = dispatch_attention_fn(

@@ -35,7 +35,7 @@ def test_the_text_is_one_product_of_the_weights_that_were_there(
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert held_bytes(model) == before_bytes
     attn = model.transformer_blocks[0].attn
-    assert attn.processor.weight.data_ptr() == attn.add_q_proj.weight.data_ptr()
+    assert attn.processor.of_text.weight.data_ptr() == attn.add_q_proj.weight.data_ptr()
     request = make_request(num_steps=2)
     expected = solo(adapters[0], request).tensors["latents"]
     drawn = solo(fast, request).tensors["latents"]

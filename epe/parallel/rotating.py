@@ -1,0 +1,61 @@
+"""Norm and rotation of queries or keys as one pass over memory.
+
+What a compiler makes of them reads each row several times, since rotation takes pairs apart: 190 µs on an H200 for
+the queries and keys of 4096 rows, where memory needs 26.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+
+def rotated(features: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """(batch, rows, heads, head dim), each pair of features turned by its angle, in float32. `table` has cosines and
+    sines, and one head: (rows, 1, head dim / 2, 2), with or without a batch in front."""
+    first, second = features.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cosine, sine = table.unbind(-1)
+    turned = torch.stack((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
+    return turned.flatten(-2).type_as(features)
+
+
+def _normed_and_rotated(
+    parts: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    tables: Sequence[torch.Tensor],
+    eps: float,
+) -> torch.Tensor:
+    """The rows of several streams one after the other: (batch, rows, heads, head dim), contiguous. Of each stream there
+    are its rows, whose heads lie one after the other, the weight of the RMS norm over a head's features, and a table of
+    cosines and sines, (rows, head dim / 2, 2), with or without a batch in front."""
+    if not parts[0].is_cuda:
+        normed = (
+            functional.rms_norm(part, weight.shape, weight, eps)
+            for part, weight in zip(parts, weights, strict=True)
+        )
+        turned = (rotated(part, table.unsqueeze(-3)) for part, table in zip(normed, tables, strict=True))
+        return torch.cat(list(turned), dim=1)
+    from epe.parallel.rotating_kernel import norm_and_rotate
+
+    output = _like_all(parts, weights, tables, eps)
+    places = output.split([part.shape[1] for part in parts], dim=1)
+    for part, weight, table, place in zip(parts, weights, tables, places, strict=True):
+        norm_and_rotate(part, weight, table, eps=eps, into=place)
+    return output
+
+
+def _like_all(
+    parts: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    tables: Sequence[torch.Tensor],
+    eps: float,
+) -> torch.Tensor:
+    batch, _, num_heads, depth = parts[0].shape
+    return parts[0].new_empty((batch, sum(part.shape[1] for part in parts), num_heads, depth))
+
+
+# Opaque to compilers, which would make their own of it.
+normed_and_rotated = torch.library.custom_op("epe::normed_and_rotated", _normed_and_rotated, mutates_args=())
+normed_and_rotated.register_fake(_like_all)

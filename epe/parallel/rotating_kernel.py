@@ -1,0 +1,72 @@
+"""The kernel behind `epe.parallel.rotating`; to be imported where there is Triton."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+# Heads of a row that one program takes: their table is read once.
+HEADS = 8
+
+
+@triton.jit
+def _norm_and_rotate(  # type: ignore[no-untyped-def]
+    given,
+    weights,
+    table,
+    into,
+    eps,
+    num_heads,
+    given_batch,
+    given_row,
+    table_batch,
+    table_row,
+    into_batch,
+    into_row,
+    HEADS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    row, batch = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    features = tl.arange(0, DEPTH)
+    places = heads[:, None] * DEPTH + features[None, :]
+    is_there = heads[:, None] < num_heads
+    values = tl.load(given + batch * given_batch + row * given_row + places, mask=is_there, other=0.0)
+    values = values.to(tl.float32)
+    squares = tl.sum(values * values, axis=1) / DEPTH
+    values = values * tl.rsqrt(squares + eps)[:, None] * tl.load(weights + features).to(tl.float32)[None, :]
+    first, second = tl.split(tl.reshape(values, (HEADS, DEPTH // 2, 2)))
+    angles = tl.load(table + batch * table_batch + row * table_row + features).to(tl.float32)
+    cosine, sine = tl.split(tl.reshape(angles, (DEPTH // 2, 2)))
+    cosine, sine = cosine[None, :], sine[None, :]
+    turned = tl.join(first * cosine - second * sine, first * sine + second * cosine)
+    turned = tl.reshape(turned, (HEADS, DEPTH)).to(into.dtype.element_ty)
+    tl.store(into + batch * into_batch + row * into_row + places, turned, mask=is_there)
+
+
+def norm_and_rotate(
+    given: torch.Tensor, weight: torch.Tensor, table: torch.Tensor, *, eps: float, into: torch.Tensor
+) -> None:
+    """Of rows (batch, rows, heads, head dim), whose heads lie one after the other, `into` rows that lie so too. The
+    head dim is a power of two."""
+    batch, num_rows, num_heads, depth = given.shape
+    table = table.contiguous()
+    grid = (num_rows, triton.cdiv(num_heads, HEADS), batch)
+    _norm_and_rotate[grid](
+        given,
+        weight,
+        table,
+        into,
+        eps,
+        num_heads,
+        given.stride(0),
+        given.stride(1),
+        table.stride(0) if table.ndim == 4 else 0,
+        table.stride(-3),
+        into.stride(0),
+        into.stride(1),
+        HEADS=HEADS,
+        DEPTH=depth,
+        num_warps=4,
+    )

@@ -1,0 +1,79 @@
+"""Norm and rotation as one operation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from diffusers.models.normalization import RMSNorm
+from diffusers.models.transformers.transformer_qwenimage import apply_rotary_emb_qwen
+
+from epe.parallel.rotating import normed_and_rotated
+from tests.world import ROOT
+
+DEPTH = 16
+
+
+def tables(*rows: int) -> list[torch.Tensor]:
+    angles = [torch.rand(num, DEPTH // 2, generator=torch.Generator().manual_seed(num)) for num in rows]
+    return [torch.polar(torch.ones_like(each), 6 * each) for each in angles]
+
+
+@torch.inference_mode()
+def test_streams_are_normed_and_rotated_as_diffusers_does_and_joined() -> None:
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(2, rows, 3, DEPTH, generator=generator) for rows in (3, 5)]
+    norms = [RMSNorm(DEPTH, eps=1e-6) for _ in parts]
+    for norm in norms:
+        norm.weight.copy_(torch.randn(DEPTH, generator=generator))
+    turns = tables(3, 5)
+    rotated = [
+        apply_rotary_emb_qwen(norm(part), turn, use_real=False)
+        for part, norm, turn in zip(parts, norms, turns, strict=True)
+    ]
+    joined = normed_and_rotated(
+        parts, [norm.weight for norm in norms], [torch.view_as_real(turn) for turn in turns], 1e-6
+    )
+    assert joined.is_contiguous()
+    torch.testing.assert_close(joined, torch.cat(rotated, dim=1), rtol=0, atol=5e-6)
+
+
+@torch.inference_mode()
+def test_each_request_of_a_batch_may_have_a_table_of_its_own() -> None:
+    part = torch.randn(2, 4, 3, DEPTH, generator=torch.Generator().manual_seed(2))
+    weight, table = torch.ones(DEPTH), torch.stack([torch.view_as_real(tables(n)[0])[:4] for n in (4, 7)])
+    together = normed_and_rotated((part,), (weight,), (table,), 1e-6)
+    for place in range(2):
+        alone = normed_and_rotated((part[place : place + 1],), (weight,), (table[place],), 1e-6)
+        assert torch.equal(together[place : place + 1], alone)
+
+
+INTERPRETED = """
+import torch
+from epe.parallel.rotating import normed_and_rotated
+from epe.parallel.rotating_kernel import norm_and_rotate
+
+generator = torch.Generator().manual_seed(3)
+given = torch.randn(2, 5, 3 * 10 * 16, generator=generator)[..., 160:320].unflatten(-1, (10, 16))
+weight, table = torch.randn(16, generator=generator), torch.randn(5, 8, 2, generator=generator)
+whole = torch.zeros(2, 9, 10, 16)
+norm_and_rotate(given, weight, table, eps=1e-6, into=whole[:, 3:8])
+expected = normed_and_rotated((given,), (weight,), (table,), 1e-6)
+torch.testing.assert_close(whole[:, 3:8], expected, rtol=0, atol=1e-5)
+assert not whole[:, :3].any() and not whole[:, 8:].any()
+"""
+
+
+def test_the_kernel_gives_the_same_and_writes_nowhere_else() -> None:
+    pytest.importorskip("triton")
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path)),
+    }
+    command = [sys.executable, "-c", INTERPRETED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""Rotary embeddings in real numbers: a compiler makes one pass over memory of one, with the norm before it.
+"""Rotary tables in real numbers, as `epe.parallel.rotating` takes them.
 
-As diffusers has them in complex numbers, compilers leave them as they are: four passes in float32 for queries and keys
-each.
+As diffusers has them in complex numbers, compilers leave rotations as they are: four passes in float32 for queries and
+keys each.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import triton.language as tl
 HEADS = 8
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _norm_and_rotate(  # type: ignore[no-untyped-def]
     given,
     weights,

@@ -84,8 +84,9 @@ def page(lines: Iterable[Line]) -> str:
             f"`{COMMAND}`",
             "",
             f"{setting['device']}, Python {setting['python']}, torch {setting['torch']}, diffusers "
-            f"{setting['diffusers']}; real sizes with random weights in bfloat16. All that stands in a row was "
-            "measured in one run, in turn; a ratio is diffusers' time over that of the column, the median of "
+            f"{setting['diffusers']}; real sizes with random weights in bfloat16. What stands in a row was measured "
+            "in one run, in turn, with diffusers as it is; columns that the last run of a row left out are those of "
+            "the run before. A ratio is diffusers' time over that of the column, the median of at least "
             f"{setting['rounds']} rounds with the least and the most. Steps of a drawing follow each other without "
             "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one. Roofline: "
             "products at 790 TFLOP/s and attention at 600, or all weights read once a branch at 4.3 TB/s, if that "
@@ -97,8 +98,8 @@ def page(lines: Iterable[Line]) -> str:
             "",
             "Of each column: whether all rounds gave the expected latents, bit for bit, else the largest difference "
             "and the largest value. Expected are, of diffusers' and our own as they are, those of diffusers as it is; "
-            "of captured and compiled steps those of our own as they are. Graphs: device memory of all captured passes "
-            "of the family so far.",
+            "of captured and compiled steps those of our own as they are, if these were in the run. Graphs: device "
+            "memory of all captured passes of the family so far.",
             "",
             *_bits(cases),
             *_decodes([line for line in everything if "decode" in line]),
@@ -112,10 +113,19 @@ def page(lines: Iterable[Line]) -> str:
 
 
 def _latest(lines: Iterable[Line]) -> list[Line]:
-    """Of each case the last run, in the order of families and then of sizes."""
-    latest = {(line["family"], line["size"]): line for line in lines}
+    """Of each case the last run, filled in by the runs before; in the order of families and then of sizes."""
+    latest: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        key = line["family"], line["size"]
+        latest[key] = _filled_in(line, latest.get(key, {}))
     families = list(dict.fromkeys(family for family, _ in latest))
     return sorted(latest.values(), key=lambda line: (families.index(line["family"]), _sides(line)))
+
+
+def _filled_in(line: Line, before: Line) -> Line:
+    """What is told of each column, of those that a run left out as the one before has it."""
+    columns = {name for name, value in line.items() if isinstance(value, dict) and name != "errors"}
+    return {**line, **{name: {**before.get(name, {}), **line[name]} for name in columns}}
 
 
 def _sides(case: Line) -> list[int]:

@@ -17,6 +17,29 @@ def test_the_page_is_what_its_kept_runs_say() -> None:
     assert (ROOT / "docs/results/h200.md").read_text() == page(lines) + "\n"
 
 
+def test_columns_that_a_later_run_left_out_are_those_of_the_run_before() -> None:
+    case = {
+        "family": "wan",
+        "size": "480x832x17",
+        "text_rows": 512,
+        "equal_bits": {},
+        "graphs": {},
+        "peak_gib": {},
+    }
+
+    def run(**ratios: float) -> dict[str, object]:
+        steps = {name: [100.0 / ratio] * 3 for name, ratio in ratios.items()}
+        return {
+            **case,
+            "step_ms": steps,
+            "against_diffusers": {name: [each] * 3 for name, each in ratios.items()},
+        }
+
+    first, second = run(diffusers=1.0, ours=1.1, ours_compiled=1.2), run(diffusers=1.0, ours_compiled=1.5)
+    row = next(line for line in page([SETTING, first, second]).splitlines() if line.startswith("| wan"))
+    assert [cell.strip()[:5] for cell in row.split("|")[3:7]] == ["", "1.10×", "", "1.50×"]
+
+
 def test_what_lanes_gave_in_several_runs_is_one_row() -> None:
     case = {"compiled_rows": "wan", "size": "480x832x17", "text_rows": 512}
     lines = [

@@ -53,6 +53,7 @@ from epe.runtime.fitting import fit_profile
 
 NUM_SHOWN = 6
 PROFILE = "profile.json"
+TIMED = ("freecache", "meancache", "magcache", "taylorseer", "pab", "teacache")
 
 # Steps, strategy, value, computed steps.
 Judged = tuple[int, str, float, tuple[int, ...]]
@@ -168,7 +169,7 @@ def speed(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) ->
     dtype = Loading(device=device).weights_dtype
     drawing = Drawing(dataclasses.replace(plan, num_prompts=1, num_seeds=1), device, dtype=dtype)
     for num_steps in plan.step_counts:
-        timed = [each for each in settings(profile, num_steps) if each.strategy != "even"]
+        timed = [each for each in settings(profile, num_steps) if each.strategy in args.strategies]
         yield from speeds(drawing, timed, num_steps, deadline_s=deadline_s)
 
 
@@ -193,6 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", choices=PARTS, action="append", help="instead of all; may be given again")
     parser.add_argument("--size", choices=PLANS, default="full", help="how much is drawn")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--strategies", nargs="+", choices=TIMED, default=list(TIMED), help="of which times are taken"
+    )
     parser.add_argument("--step-counts", type=int, nargs="+", help="instead of all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=2, help="that draw and judge")

@@ -26,21 +26,23 @@ from msgspec.structs import replace
 from benchmarks.flexcache_settings import evenly, pab_of
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
-from epe.cache import CacheRules, published_profile, resolve, supported
+from epe.cache import CacheRules, published_profile, resolve
 from epe.families import FAMILIES
 from epe.graphs import CudaGraphs, Graphs
-from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer
+from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.capturing import Capturable
 from epe.models.contract import Adapter, State
-from epe.models.reusing import kept_bytes
+from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import SoloExchange
 
 NUM_STEPS = 50
-# Of PAB, captured and not: beyond its warm-up, and a few rounds of its window.
-NUM_CHECKED = 16
+# Of PAB, captured and not: two rounds of its window, in which all kinds of passes come twice.
+NUM_CHECKED = 9
 FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
-STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab")
-FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
+STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab", "teacache")
+FREE, MEAN, INTERVALS, CHANGES = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4), (0.2, 0.4, 0.6)
+# Of MagCache's published thresholds.
+LOOSER = (1.0, 0.25, 4.0)
 
 
 # Family, whether passes are captured, strategy, value.
@@ -55,6 +57,7 @@ def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
         list(_taylorseer()),
         list(_meancache()),
         list(_pab(family)),
+        list(_teacache()),
     ]
     for row in zip_longest(*every):
         yield from filter(None, row)
@@ -88,16 +91,27 @@ def _taylorseer() -> Iterator[tuple[str, float, Reuse]]:
 
 def _pab(family: str) -> Iterator[tuple[str, float, Reuse]]:
     rules = CacheRules(attention=FAMILIES[family].attention)
-    for interval in INTERVALS:
+    for interval in INTERVALS if rules.attention else ():
         yield "pab", interval, _resolved(pab_of(interval, NUM_STEPS), rules)
 
 
 def _published(family: str) -> Iterator[tuple[str, float, Reuse]]:
-    """MagCache with the table that is published for the model, if one is."""
+    """MagCache with the table that is published for the model, if one is; and at a quarter of its threshold and four
+    times it."""
     profile = published_profile(family)
-    if "magcache" in supported(CacheRules(profile=profile)):
-        reuse = _resolved(MagCache(), CacheRules(profile=profile))
+    if profile is None or profile.mag is None:
+        return
+    for times in LOOSER:
+        strategy = MagCache(threshold=times * profile.mag.threshold)
+        reuse = _resolved(strategy, CacheRules(profile=profile))
         yield "magcache", len(reuse.computed), reuse
+
+
+def _teacache() -> Iterator[tuple[str, float, Reuse]]:
+    """With a polynomial that nobody has fitted: what is computed of random weights says nothing, what it takes does."""
+    for threshold in CHANGES:
+        strategy = TeaCache(threshold=threshold, coefficients=(4.0, 0.0))
+        yield "teacache", threshold, _resolved(strategy, CacheRules())
 
 
 def _resolved(strategy: Strategy, rules: CacheRules) -> Reuse:
@@ -124,13 +138,14 @@ def measure(
     adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
     begun = adapter.encode(_request(family, tiny=tiny))
     made_s = time.perf_counter() - begin_s
-    checked = next((reuse for strategy, _, reuse in settings(family) if strategy == "pab"), None)
     if captured and isinstance(adapter, Capturable):
-        expected = _latents(adapter, begun, checked)
+        expected = _passes_of_pab(adapter, begun, INTERVALS[0]) if "pab" in strategies else None
         adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
-        # The first run captures, the second finds all captured.
-        drawn = [_latents(adapter, begun, checked) for _ in range(2)]
-        yield {"case": "bits", "family": family, "equal": all(torch.equal(each, expected) for each in drawn)}
+        if expected is not None:
+            # The first run captures, the second finds all captured.
+            drawn = [_passes_of_pab(adapter, begun, INTERVALS[0]) for _ in range(2)]
+            equal = all(torch.equal(each, expected) for each in drawn)
+            yield {"case": "bits", "family": family, "equal": equal}
     _steps(adapter, begun, reuse=None, count=3)
     plain = _steps(adapter, begun, reuse=None, count=12)
     step_s = median(plain)
@@ -143,15 +158,9 @@ def measure(
             yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
         if strategy == "pab":
-            _latents(adapter, begun, reuse)  # which captures its passes
-        yield {
-            "case": "setting",
-            **named,
-            "strategy": strategy,
-            "value": value,
-            "computed": len(reuse.computed),
-            **_whole(adapter, begun, reuse),
-        }
+            _passes_of_pab(adapter, begun, int(value))  # which captures them
+        measured = _whole(adapter, begun, reuse)
+        yield {"case": "setting", **named, "strategy": strategy, "value": value, **measured}
     yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
 
 
@@ -159,19 +168,21 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
     """A whole request: speed-up against as many plain steps, and a computed step against a plain one. Plain steps
     before and after it, since a device that has become warm is slower."""
     before = _steps(adapter, begun, reuse=None, count=2)
-    state, laps = _again(begun, reuse), []
+    state, laps, num_fresh = _again(begun, reuse), [], []
     most, clock = 0, time.perf_counter()
     for _ in range(NUM_STEPS):
-        state = adapter.step(state, SoloExchange(), Split())
+        earlier, state = state, adapter.step(state, SoloExchange(), Split())
         clock, lap = _lap(state, clock)
         laps.append(lap)
+        num_fresh.append(num_computed(earlier, state))
         most = max(most, kept_bytes(state))
     after = _steps(adapter, begun, reuse=None, count=2)
     plain_s = median([*before, *after])
-    fresh = set(reuse.joints or reuse.computed)
+    fresh = set(reuse.joints) or {step for step, count in enumerate(num_fresh) if count}
     computed = median(laps[step] for step in fresh)
     cheap = [lap for step, lap in enumerate(laps) if step not in fresh]
     return {
+        "computed": sum(num_fresh),
         "speed_up": NUM_STEPS * plain_s / sum(laps),
         "plain_s": plain_s,
         "computed_step": computed / plain_s,
@@ -180,8 +191,13 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
     }
 
 
-def _latents(adapter: Adapter, begun: State, reuse: Reuse | None) -> torch.Tensor:
-    state = _again(begun, reuse)
+def _passes_of_pab(adapter: Adapter, begun: State, interval: int) -> torch.Tensor | None:
+    """The latents after steps with all passes that PAB makes at an interval, which do not depend on its warm-up; None
+    for a family without it."""
+    if not adapter.family.attention:
+        return None
+    strategy = replace(pab_of(interval, NUM_STEPS), warmup_steps=1)
+    state = _again(begun, _resolved(strategy, CacheRules(attention=adapter.family.attention)))
     for _ in range(NUM_CHECKED):
         state = adapter.step(state, SoloExchange(), Split())
     return state.tensors["latents"]

@@ -14,7 +14,7 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -35,8 +35,8 @@ from epe.models.contract import Adapter, State
 from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import SoloExchange
 
-NUM_STEPS = 50
-# Of PAB, captured and not: two rounds of its window, in which all kinds of passes come twice.
+NUM_STEPS, NUM_PLAIN = 50, 6
+# Of PAB, captured and not: rounds of its window, in which all kinds of passes come twice; so the last are replayed.
 NUM_CHECKED = 9
 FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
 STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab", "teacache")
@@ -127,10 +127,9 @@ def measure(
     tiny: bool,
     captured: bool,
     seconds: float,
-    strategies: Sequence[str],
-    known: set[Known],
+    wanted: Callable[[Known], bool],
 ) -> Iterator[dict[str, Any]]:
-    """Stops to begin settings after so many seconds; what is `known`, or of other strategies, is not measured."""
+    """Only what is `wanted`; stops to begin settings after so many seconds."""
     begin_s = time.perf_counter()
     factory = Factory(
         name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
@@ -138,30 +137,29 @@ def measure(
     adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
     begun = adapter.encode(_request(family, tiny=tiny))
     made_s = time.perf_counter() - begin_s
+    checks = wanted((family, captured, "pab", INTERVALS[0])) and bool(adapter.family.attention)
     if captured and isinstance(adapter, Capturable):
-        expected = _passes_of_pab(adapter, begun, INTERVALS[0]) if "pab" in strategies else None
+        expected = _passes_of_pab(adapter, begun, INTERVALS[0]) if checks else None
         adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
         if expected is not None:
-            # The first run captures, the second finds all captured.
-            drawn = [_passes_of_pab(adapter, begun, INTERVALS[0]) for _ in range(2)]
-            equal = all(torch.equal(each, expected) for each in drawn)
+            equal = torch.equal(_passes_of_pab(adapter, begun, INTERVALS[0]), expected)
             yield {"case": "bits", "family": family, "equal": equal}
     _steps(adapter, begun, reuse=None, count=3)
-    plain = _steps(adapter, begun, reuse=None, count=12)
+    plain = _steps(adapter, begun, reuse=None, count=NUM_PLAIN)
     step_s = median(plain)
     named = {"family": family, "captured": captured}
     yield {"case": "plain", **named, "step_s": step_s, "made_s": round(made_s, 1)}
     for strategy, value, reuse in settings(family):
-        if strategy not in strategies or (family, captured, strategy, value) in known:
+        if not wanted((family, captured, strategy, value)):
             continue
         if time.perf_counter() - begin_s > seconds:
             yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
-        if strategy == "pab":
+        if strategy == "pab" and value != INTERVALS[0]:
             _passes_of_pab(adapter, begun, int(value))  # which captures them
         measured = _whole(adapter, begun, reuse)
         yield {"case": "setting", **named, "strategy": strategy, "value": value, **measured}
-    yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
+    yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=NUM_PLAIN))}
 
 
 def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
@@ -191,11 +189,8 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
     }
 
 
-def _passes_of_pab(adapter: Adapter, begun: State, interval: int) -> torch.Tensor | None:
-    """The latents after steps with all passes that PAB makes at an interval, which do not depend on its warm-up; None
-    for a family without it."""
-    if not adapter.family.attention:
-        return None
+def _passes_of_pab(adapter: Adapter, begun: State, interval: int) -> torch.Tensor:
+    """The latents after steps with all passes that PAB makes at an interval, which do not depend on its warm-up."""
     strategy = replace(pab_of(interval, NUM_STEPS), warmup_steps=1)
     state = _again(begun, _resolved(strategy, CacheRules(attention=adapter.family.attention)))
     for _ in range(NUM_CHECKED):
@@ -252,6 +247,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", default=list(FAMILIES_MEASURED))
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument(
+        "--values", nargs="+", type=float, default=[], help="of the strategies, instead of all"
+    )
     parser.add_argument("--output", type=Path, required=True, help="gets a line of each setting")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--captured", action="store_true", help="forward passes are captured and replayed")
@@ -264,6 +262,12 @@ def main() -> None:
     )
     args = parser.parse_args()
     known = {each for path in args.after for each in _measured(path)}
+
+    def wanted(each: Known) -> bool:
+        _, _, strategy, value = each
+        is_named = strategy in args.strategies and (not args.values or value in args.values)
+        return is_named and each not in known
+
     device = torch.device(args.device)
     gpu = torch.cuda.get_device_name(0) if device.type == "cuda" else None
     about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny}
@@ -276,8 +280,7 @@ def main() -> None:
                 tiny=args.tiny,
                 captured=args.captured,
                 seconds=args.seconds,
-                strategies=args.strategies,
-                known=known,
+                wanted=wanted,
             ):
                 _tell(line, lines)
             gc.collect()

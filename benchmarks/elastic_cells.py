@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from benchmarks.elastic_clients import Ask, ask_for_picture, ask_for_video
-from benchmarks.elastic_place import WORLD, Model, Running
+from benchmarks.elastic_place import Model, Running, policies
 from epe.families import family
 from epe.planning.cost_set import CostSet
 from epe.planning.trace_line import TraceLine, encode_line
@@ -57,7 +57,7 @@ class Seen:
 def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tuple[Arrival, ...]:
     """Poisson arrivals of the mix over so many seconds: as many as offer this load."""
     mix = ",".join(f"{size.name}={size.share}" for size in model.mix.classes)
-    num = round(seconds * WORLD * load / mix_of(mix, costs).mean_s)
+    num = round(seconds * model.world * load / mix_of(mix, costs).mean_s)
     spec = WorkloadSpec(
         name="poisson",
         mix=mix,
@@ -65,7 +65,7 @@ def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tu
         num_requests=max(4, num),
         deadlines=Deadlines(scale=DEADLINE_SCALE),
     )
-    return generate(spec, costs, world_size=WORLD, seed=SEED)
+    return generate(spec, costs, world_size=model.world, seed=SEED)
 
 
 async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
@@ -93,7 +93,7 @@ async def use(model: Model, url: str) -> None:
                 conditions=1,
                 deadline_s=None,
             )
-            await asyncio.gather(*(ask(session, request) for _ in range(WORLD)))
+            await asyncio.gather(*(ask(session, request) for _ in range(model.world)))
             await ask(session, request)
 
 
@@ -116,17 +116,19 @@ async def _sent(
     return Seen(arrival.size, end_s - sent_s, deadline_s, end_s)
 
 
-def simulated(trace: Sequence[str], costs: CostSet, *, policy: str, folder: Path) -> list[Seen]:
-    """The recorded lines of a cell in the simulator."""
+def simulated(trace: Sequence[str], running: Running, *, folder: Path) -> list[Seen]:
+    """The recorded lines of a cell in the simulator, with what the service had measured at its start."""
+    costs, world = running.costs(), running.model.world
+    policy = policies(world)[running.name]
     path = folder / "cell.jsonl"
     path.write_bytes(b"".join(map(encode_line, _from_zero(trace))))
-    arrivals = trace_arrivals(read_trace(str(path)), costs, path=str(path), world_size=WORLD)
+    arrivals = trace_arrivals(read_trace(str(path)), costs, path=str(path), world_size=world)
     outcome = simulate(
         arrivals,
-        policy=policy_of(policy, widths=costs.widths(WORLD), world_size=WORLD),
+        policy=policy_of(policy, widths=costs.widths(world), world_size=world),
         name=policy,
-        costs=costs.table({arrival.workload for arrival in arrivals}, world_size=WORLD),
-        world_size=WORLD,
+        costs=costs.table({arrival.workload for arrival in arrivals}, world_size=world),
+        world_size=world,
         physics=PHYSICS,
     )
     by_id = {arrival.request.id: arrival for arrival in arrivals}

@@ -1,4 +1,4 @@
-"""Services of two ranks for `benchmarks.elastic_service`: one model, a policy each, and what requests they get."""
+"""Services for `benchmarks.elastic_service`: one model, a policy each, and what requests they get."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from epe.planning.cost_set import Size
 from epe.simulator.costs import CostSet, read_cost_set
 from tests.service.served import EPE, ROOT, Served
 
-WORLD = 2
-POLICIES = {
-    "elastic": "elastic",
-    "static SP2": "static_cp",
-    "static DP2": "static_dp",
-    "static stages": "benchmarks.static_stages.StaticStages",
-}
+WORLDS = (2, 4, 8)
+
+
+def policies(world: int) -> dict[str, str]:
+    """By the name that is shown; for a world of 2, 4 or 8 ranks."""
+    return {
+        "elastic": "elastic",
+        f"static SP{world}": "static_cp",
+        f"static DP{world}": "static_dp",
+        "static stages": f"benchmarks.static_stages.StaticStages{world}",
+    }
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Model:
     device: str
     dtype: str
     mix: Mix
+    world: int
 
 
 class Running:
@@ -153,19 +158,19 @@ class Running:
         return self.trace_path.read_text().splitlines() if self.trace_path.exists() else ()
 
     def _stage(self) -> dict[str, Any]:
-        mix = self.model.mix
+        mix, world = self.model.mix, self.model.world
         return {
             "name": "elastic",
             "factory": self.model.family,
-            "gpu": list(range(WORLD)),
+            "gpu": list(range(world)),
             "device": self.model.device,
             "dtype": self.model.dtype,
             "parallelism": {
-                "cp": {"world_size": WORLD},
+                "cp": {"world_size": world},
                 "model": {"cfg_parallel_degree": 1},
                 "scheduler": {
-                    "policy": POLICIES[self.name],
-                    "allowed_lane_widths": [1, 2],
+                    "policy": policies(world)[self.name],
+                    "allowed_lane_widths": [width for width in (1, 2, 4, 8) if width <= world],
                     "warmup_resolutions": [list(size) for size in mix.measured],
                     "warmup_steps": 5,
                     "cost_file": str(self.costs_path),

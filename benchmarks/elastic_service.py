@@ -1,7 +1,8 @@
-"""Elastic lanes against static ones in this same service on two GPUs, the same requests in the simulator, and a rank's
-death while its lane exchanges.
+"""Elastic lanes against static ones in this same service on several GPUs, the same requests in the simulator, and a
+rank's death while its lane exchanges.
 
-    python -m benchmarks.elastic_service > RUN.jsonl                  # on two GPUs, about six minutes
+    python -m benchmarks.elastic_service --family wan > RUN.jsonl     # on two GPUs, about six minutes
+    python -m benchmarks.elastic_service --world 4                    # on four
     python -m benchmarks.elastic_service --device cpu --tiny          # the same program with a tiny model on CPU ranks
     python -m benchmarks.elastic_service --policies "static SP2" --loads --kill      # its death alone
 
@@ -28,7 +29,7 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
-from benchmarks.elastic_place import POLICIES, REAL, TINY, WORLD, Class, Mix, Model, Running
+from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, policies
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
@@ -93,7 +94,7 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
 
 def _measured(running: Running, arrivals: Sequence[Arrival], folder: Path) -> Line:
     seen, trace = run_cell(running, arrivals)
-    foretold = simulated(trace, running.costs(), policy=POLICIES[running.name], folder=folder)
+    foretold = simulated(trace, running, folder=folder)
     return {"live": summary(seen), "simulated": summary(foretold)}
 
 
@@ -172,7 +173,9 @@ def _since(died_s: float, at_s: float | None) -> float | None:
     return None if at_s is None else round(at_s - died_s, 3)
 
 
-def model_in(folder: Path, *, family: str, device: str, tiny: bool, written: Path | None) -> Model:
+def model_in(
+    folder: Path, *, family: str, device: str, tiny: bool, written: Path | None, world: int
+) -> Model:
     """The checkpoint that is `written`, or one that is written now."""
     begin_s = time.monotonic()
     checkpoint = written or folder / family
@@ -183,7 +186,7 @@ def model_in(folder: Path, *, family: str, device: str, tiny: bool, written: Pat
         subprocess.run([*writer, "--device", device], check=True)
     say({"case": "written", "family": family, "seconds": round(time.monotonic() - begin_s, 1)})
     dtype = "float32" if device == "cpu" else "bfloat16"
-    return Model(family, checkpoint, device, dtype, (TINY if tiny else REAL)[family])
+    return Model(family, checkpoint, device, dtype, (TINY if tiny else REAL)[family], world)
 
 
 def main() -> None:
@@ -193,7 +196,7 @@ def main() -> None:
     dtype = "float32" if arguments.device == "cpu" else "bfloat16"
     backend = "gloo" if arguments.device == "cpu" else "nccl"
     setting = Setting(
-        device=arguments.device, num_ranks=WORLD, backend=backend, dtype=dtype, tiny=arguments.tiny
+        device=arguments.device, num_ranks=arguments.world, backend=backend, dtype=dtype, tiny=arguments.tiny
     )
     say(about(setting))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
@@ -206,6 +209,7 @@ def main() -> None:
                 device=arguments.device,
                 tiny=arguments.tiny,
                 written=arguments.checkpoint,
+                world=arguments.world,
             )
             if not arguments.loads:  # No other size is drawn then.
                 killed_class = _killed_class(model.mix)
@@ -216,7 +220,7 @@ def main() -> None:
             end_s = begin_s + arguments.budget_s
             cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
             if arguments.kill:
-                for line in killed(next(each for each in services if each.name == "static SP2")):
+                for line in killed(next(each for each in services if each.name.startswith("static SP"))):
                     say(line)
         finally:
             for running in services:
@@ -236,11 +240,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--family", choices=list(REAL), default="zimage")
     parser.add_argument("--tiny", action="store_true", help="a small model and small pictures")
-    parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
+    parser.add_argument("--world", type=int, choices=WORLDS, default=2, help="ranks, of a GPU each")
+    parser.add_argument("--policies", nargs="+", help="of their names (default: all)")
     parser.add_argument("--loads", nargs="*", type=float, default=list(LOADS))
     parser.add_argument("--seconds", type=float, default=12.0, help="of arrivals of a cell")
     parser.add_argument(
-        "--kill", action="store_true", help="kill a rank of the service of static SP2 at the end"
+        "--kill", action="store_true", help="kill a rank of the service of static SP at the end"
     )
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
     parser.add_argument("--logs", type=Path, help="a folder for what the services have logged")
@@ -248,7 +253,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint", type=Path, help="what `benchmarks.random_checkpoint` has written before"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    names = list(policies(arguments.world))
+    arguments.policies = arguments.policies or names
+    if unknown := set(arguments.policies) - set(names):
+        parser.error(f"--policies: {', '.join(sorted(unknown))} is not known; known are {', '.join(names)}")
+    return arguments
 
 
 if __name__ == "__main__":

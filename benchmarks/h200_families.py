@@ -73,7 +73,7 @@ def runs(names: list[str], setting: Setting, folder: Path) -> Iterator[Run]:
 
 
 def _lanes(name: str, num_ranks: int) -> Iterator[Run]:
-    lanes = [tuple(range(width)) for width in (2, 4, 8) if width <= num_ranks]
+    lanes = [tuple(range(width)) for width in (2, 3, 4, 8) if width <= num_ranks]
     for mode, ranks, size in product(("agkv", "ulysses"), lanes, (0, 1)):
         yield Run(
             "family_cases:lane",
@@ -81,7 +81,7 @@ def _lanes(name: str, num_ranks: int) -> Iterator[Run]:
         )
     yield Run("family_cases:moves", Case(family=name, size=1, ranks=lanes[-1], split=Split(cp=num_ranks)))
     if FAMILIES[name].owns("cfg"):
-        for ranks in lanes:
+        for ranks in (lane for lane in lanes if len(lane) % 2 == 0):
             split = Split(cfg=2, cp=len(ranks) // 2)
             yield Run(
                 "family_cases:lane",

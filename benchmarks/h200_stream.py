@@ -183,9 +183,11 @@ async def _round(
     """The same arrivals for both; who comes first changes from round to round."""
     arrivals = poisson(plan.sides, count=plan.num_requests, rate=rate, seed=100 + number)
     order = (service, loop) if number % 2 == 0 else (loop, service)
+    before = await service.work_s()
     streams = {each.name: _stream(await play(each.url, arrivals, plan.draft)) for each in order}
+    work_s = {name: round(value - before.get(name, 0), 3) for name, value in (await service.work_s()).items()}
     line = {"case": "stream", "family": plan.family, "load": load, "rate": round(rate, 4), "round": number}
-    return {**line, "num_requests": len(arrivals), **streams}
+    return {**line, "num_requests": len(arrivals), **streams, "service_work_s": work_s}
 
 
 def _stream(answers: list[Answer]) -> Line:
@@ -193,7 +195,11 @@ def _stream(answers: list[Answer]) -> Line:
     for answer in answers:
         latencies.setdefault(str(answer.arrival.side), []).append(round(answer.latency_s, 4))
     took_s = max(answer.end_s for answer in answers) - min(answer.arrival.at_s for answer in answers)
-    return {"throughput": round(len(answers) / took_s, 4), "latency_s": latencies}
+    return {
+        "took_s": round(took_s, 3),
+        "throughput": round(len(answers) / took_s, 4),
+        "latency_s": latencies,
+    }
 
 
 async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:

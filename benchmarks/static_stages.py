@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from epe.simulator.baselines import BASELINES, BaselineSettings
 
-WORLD = 2
 
-
-class StaticStages(BASELINES["stage-static"]):  # type: ignore[misc]
+class StaticStages2(BASELINES["stage-static"]):  # type: ignore[misc]
     """`stage-static` of the simulator with its default settings, on two ranks."""
 
+    world = 2
+
     def __init__(self) -> None:
-        super().__init__(BaselineSettings(world_size=WORLD, widths=(1, 2)))
+        widths = tuple(width for width in (1, 2, 4, 8) if width <= self.world)
+        super().__init__(BaselineSettings(world_size=self.world, widths=widths))
+
+
+class StaticStages4(StaticStages2):
+    """The same on four ranks."""
+
+    world = 4
+
+
+class StaticStages8(StaticStages2):
+    """The same on eight ranks."""
+
+    world = 8

@@ -21,7 +21,8 @@ HERE = Path(__file__).resolve().parents[1]
 START_WITHIN_S = 300.0
 END_WITHIN_S = 60.0
 LAST_LINES = 40
-SERIES = re.compile(r"^(epe_(?:rank_memory_bytes|graph\w*)\{[^}]*\}) (\S+)$", re.MULTILINE)
+MEMORY = re.compile(r"^(epe_(?:rank_memory_bytes|graph\w*)\{[^}]*\}) (\S+)$", re.MULTILINE)
+WORK = re.compile(r'^epe_stage_seconds_sum\{stage="(\w+)"\} (\S+)$', re.MULTILINE)
 
 
 class Entrant:
@@ -57,10 +58,17 @@ class Entrant:
 
     async def memory(self) -> dict[str, float]:
         """Of the service: what its ranks say of their memory and graphs, and MiB of all its processes on the host."""
+        return {**await self._told(MEMORY), "host_mib": _resident_mib(self._process.pid)}
+
+    async def work_s(self) -> dict[str, float]:
+        """Of the service: seconds that each stage has taken of all requests since the start."""
+        return await self._told(WORK)
+
+    async def _told(self, series: re.Pattern[str]) -> dict[str, float]:
+        """Names and values on its page of metrics."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as answer:
             page = await answer.text()
-        told = {name: float(value) for name, value in SERIES.findall(page)}
-        return {**told, "host_mib": _resident_mib(self._process.pid)}
+        return {name: float(value) for name, value in series.findall(page)}
 
     def close(self) -> None:
         self._process.terminate()

@@ -81,9 +81,14 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Device time of the task (of one computed step for denoising) once all of its ranks were at it: that of the
-        rank which began last. The others have waited for it, since the ranks of a lane exchange in every layer."""
-        return min(report.seconds for report in self.done)
+        """Device time of the task (of one computed step for denoising), once all of its ranks were at it.
+
+        Ranks that draw steps together exchange in every layer: all end at once, and who began earlier has waited for
+        the one that began last, whose time is the lane's. Of those that decode some may have nothing to do: the
+        slowest counts.
+        """
+        times = [report.seconds for report in self.done]
+        return min(times) if self.lease.stage is Stage.DENOISE else max(times)
 
     @property
     def num_tasks(self) -> int:

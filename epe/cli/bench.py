@@ -16,11 +16,12 @@ from epe.config.checks import TENSOR_DEGREE
 from epe.config.demo import demo_stage
 from epe.config.limits import problem_with_side
 from epe.config.load import build_stage, load_stage
-from epe.config.outputs import check_writable, writing
-from epe.config.sizes import parse_size
+from epe.config.outputs import check_plot, check_writable, writing
+from epe.config.sizes import parse_flag
 from epe.config.stage import Stage
 from epe.errors import BadSetting
 from epe.launch.environment import Placement, read_placement
+from epe.launch.gpus import check_enough
 
 if TYPE_CHECKING:
     from epe.runtime.bench import Row
@@ -35,31 +36,28 @@ def run(argv: Sequence[str]) -> int:
     _check_world(args, stage, place)
     if place.rank == 0:
         _check_outputs(args)
+    check_enough(stage, os.environ)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from epe.cli.meeting import meeting_of
     from epe.runtime.bench import BenchOptions, bench
-    from epe.runtime.bench_plot import check_can_draw
     from epe.runtime.meeting import seat_of
     from epe.telemetry.log import configure
 
     configure(level="warning")
-    if args.plot is not None:
-        check_can_draw()
     options = BenchOptions(
         sizes=sizes, num_steps=args.steps, num_rounds=args.rounds, against_diffusers=args.against is not None
     )
-    seat, rows = seat_of(meeting_of(place), command="bench"), []
-    is_first = place.rank == 0
-    if is_first:
-        print(_line(_HEAD), flush=True)
+    seat = seat_of(meeting_of(place), command="bench")
+    rows: list[Row] = []
     for row in bench(stage, options, seat=seat):
         rows.append(row)
-        if is_first:
-            print(_line(_cells(row)), flush=True)
-            _keep(args.json, rows)
-    if is_first:
-        _write(args, stage, rows, world_size=place.world_size)
+        if place.rank == 0:
+            lines = [_cells(row)] if rows[1:] else [_HEAD, _cells(row)]
+            print(*map(_line, lines), sep="\n", flush=True)
+            _keep(args, stage, rows, world_size=place.world_size)
+    if place.rank == 0:
+        _draw(args, stage, rows)
     return 0
 
 
@@ -72,6 +70,11 @@ def _check_world(args: Namespace, stage: Stage, place: Placement) -> None:
     if place.world_size < stage.num_planes:
         raise BadSetting(
             f"{stage.num_planes} planes need as many processes; start this with torchrun", path=TENSOR_DEGREE
+        )
+    if args.costs is not None and place.world_size != stage.world_size:
+        raise BadSetting(
+            f"costs of one rank fit no service of {stage.world_size}; start as many processes, with torchrun",
+            path="--costs",
         )
     if args.against is not None and place.world_size > 1:
         raise BadSetting("diffusers draws on one rank; start one process", path="--against")
@@ -95,32 +98,29 @@ def _check_outputs(args: Namespace) -> None:
         check_writable(Path(file), path=flag)
         if same := [other for other in files if other != flag and Path(files[other]) == Path(file)]:
             raise BadSetting(f"{file} is also {same[0]}; each needs a file of its own", path=flag)
-    if args.plot is not None and not args.plot.endswith(_PICTURES):
-        raise BadSetting(f"{args.plot} must end in {', '.join(_PICTURES)}", path="--plot")
+    if args.plot is not None:
+        check_plot(args.plot, path="--plot")
 
 
 def _outputs(args: Namespace) -> dict[str, str | None]:
     return {"--json": args.json, "--costs": args.costs, "--plot": args.plot}
 
 
-def _keep(file: str | None, rows: Sequence[Row]) -> None:
+def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> None:
     """What is measured so far: a run that is cut keeps it."""
     from epe.media.sidecar import write_whole
-
-    if file is not None:
-        with writing(file, path="--json"):
-            write_whole(file, msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
-
-
-def _write(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> None:
-    from epe.media.sidecar import write_whole
     from epe.runtime.bench import costs_of
+
+    costs = costs_of(stage, rows, world_size=world_size)
+    for flag, file, value in (("--json", args.json, rows), ("--costs", args.costs, costs)):
+        if file is not None:
+            with writing(file, path=flag):
+                write_whole(file, msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+
+
+def _draw(args: Namespace, stage: Stage, rows: Sequence[Row]) -> None:
     from epe.runtime.bench_plot import draw
 
-    if args.costs is not None:
-        with writing(args.costs, path="--costs"):
-            costs = costs_of(stage, rows, world_size=world_size)
-            write_whole(args.costs, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
     if args.plot is not None:
         with writing(args.plot, path="--plot"):
             Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
@@ -168,17 +168,15 @@ def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
     """Raises `BadSetting` for a size that the family cannot draw."""
     if text is None:
         return stage.parallelism.scheduler.warmup_resolutions
-    sizes = tuple(
-        (int(size[0]), int(size[1]))
-        for size in (parse_size(each, path="--sizes") for each in text.split(","))
-    )
+    sizes = tuple((height, width) for height, width in parse_flag(text, path="--sizes"))
+    if twice := next((size for size in sizes if sizes.count(size) > 1), None):
+        raise BadSetting(f"{twice[0]}x{twice[1]} stands there twice", path="--sizes")
     for side in (side for size in sizes for side in size):
         if problem := problem_with_side(stage.family, side):
             raise BadSetting(problem, path="--sizes")
     return sizes
 
 
-_PICTURES = (".png", ".svg", ".pdf")
 _HEAD = (
     "size",
     "ranks",

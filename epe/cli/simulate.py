@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from epe.cli.parser import Parser, number, whole_number
-from epe.config.outputs import check_writable
+from epe.config.outputs import check_plot, check_writable
 from epe.errors import BadSetting
 from epe.planning.policies import BUILT_IN
 from epe.simulator.baselines import BASELINES
@@ -251,15 +251,13 @@ def _at_least(value: int, least: int, flag: str) -> int:
 
 def _check_outputs(args: Namespace) -> None:
     """Before the work, not after it."""
-    from epe.simulator.plots import SUFFIXES
-
     for flag, path in (("--json", args.json), ("--plot", args.plot)):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise BadSetting(f"the folder of {path} does not exist", path=flag)
         if path is not None:
             check_writable(Path(path), path=flag)
-    if args.plot is not None and not args.plot.endswith(SUFFIXES):
-        raise BadSetting(f"{args.plot} must end in {', '.join(SUFFIXES)}", path="--plot")
+    if args.plot is not None:
+        check_plot(args.plot, path="--plot")
 
 
 def _write(args: Namespace, results: list[Result]) -> None:

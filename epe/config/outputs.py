@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from epe.errors import BadSetting
+
+PLOTS = (".png", ".svg", ".pdf")
 
 
 def check_writable(file: Path, *, path: str) -> None:
     """Raises `BadSetting` at `path` for a file that cannot be written, or whose folder cannot be made."""
     _check_file(file, path=path)
     _check_folder(file.parent, path=path)
+
+
+def check_plot(file: str, *, path: str) -> None:
+    """Raises `BadSetting` at `path` for a picture of numbers that could not be drawn."""
+    if not file.endswith(PLOTS):
+        raise BadSetting(f"{file} must end in {', '.join(PLOTS)}", path=path)
+    if find_spec("matplotlib") is None:
+        raise BadSetting("plots need matplotlib: pip install 'epe[simulate]'", path=path)
 
 
 @contextmanager
@@ -51,5 +63,9 @@ def _check_folder(folder: Path, *, path: str) -> None:
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not there.is_dir():
         raise BadSetting(f"the folder {folder} cannot be made, because {there} is a file", path=path)
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadSetting(f"the folder {there} cannot be written", path=path)
+    try:
+        # Rights do not tell: root has them in /proc too.
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise BadSetting(f"the folder {there} cannot be written: {error.strerror}", path=path) from error

@@ -20,6 +20,14 @@ def resolve_sizes(tree: Tree) -> None:
         ]
 
 
+def parse_flag(text: str, *, path: str) -> list[list[int]]:
+    """[height, width] of each size in a flag, such as `512,768x1344`; raises `BadSetting` at `path`."""
+    return [
+        parse_size(int(each) if re.fullmatch(r"\d{1,9}", each) else each, path=path)
+        for each in map(str.strip, text.split(","))
+    ]
+
+
 def parse_size(value: object, *, path: str) -> list[int]:
     """[height, width] of one size; raises `BadSetting` at `path`."""
     match value:
@@ -27,7 +35,7 @@ def parse_size(value: object, *, path: str) -> list[int]:
             pass
         case int():
             return [value, value]
-        case str() if found := re.fullmatch(r"(\d+)\s*[xX]\s*(\d+)", value.strip()):
+        case str() if found := re.fullmatch(r"(\d{1,9})\s*[xX]\s*(\d{1,9})", value.strip()):
             return [int(found[1]), int(found[2])]
         case [int() as height, int() as width]:
             return [height, width]

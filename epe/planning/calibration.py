@@ -24,6 +24,8 @@ from epe.planning.work import cost_key
 # Lanes of a request by step; the last one goes on to its end.
 Path = tuple[tuple[int, ...], ...]
 
+Measures = Literal["tasks", "moves", "nothing"]
+
 # Up to so many ranks the moves of all pairs are measured; their number grows with the square.
 ALL_PAIRS = 8
 # A pair is measured so often, as long as these are not more moves in all.
@@ -44,7 +46,7 @@ class Round(Struct, frozen=True, kw_only=True):
 
     requests: tuple[Request, ...]
     paths: dict[str, Path]
-    measures: Literal["tasks", "moves", "nothing"] = "tasks"
+    measures: Measures = "tasks"
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -69,17 +71,17 @@ class Program(Struct, frozen=True, kw_only=True):
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
         """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
 
-        With `use_kernels` those that are known are drawn in a few steps, so that no client waits for what a device
-        does at its first call, nor for passes to be captured.
+        With `use_kernels` each is drawn in a few steps before: no figure shall have in it, and no client wait for, what
+        a device does at its first call, when kernels are loaded or compiled and passes captured. (The first step of a
+        batch, which is all that it does for the first time, is in no figure anyway.)
         """
         for size, batch in product(sorted(self.sizes), (1, *self.batches)):
             for width in self._widths(size):
-                if not self._is_known(costs, size, width, batch=batch):
-                    yield self._round(size, width, num_steps=self.num_steps, batch=batch)
-                elif use_kernels:
-                    yield replace(
-                        self._round(size, width, num_steps=_KERNEL_STEPS, batch=batch), measures="nothing"
-                    )
+                is_known = self._is_known(costs, size, width, batch=batch)
+                if use_kernels and (is_known or batch == 1):
+                    yield self._round(size, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing")
+                if not is_known:
+                    yield self._round(size, width, num_steps=self.num_steps, batch=batch, measures="tasks")
         if self.sizes and self.world > 1 and self.family.migratable and not costs.moves.measured:
             yield self._tour(min(self.sizes))
 
@@ -88,7 +90,7 @@ class Program(Struct, frozen=True, kw_only=True):
         """The sizes in the form of a cost set; a request of one has `usual_steps`."""
         return tuple(
             Size(
-                name=f"{width}x{height}" + (f"x{self.num_frames}" if self.num_frames > 1 else ""),
+                name=Size.named(height=height, width=width, num_frames=self.num_frames),
                 family=self.family.name,
                 height=height,
                 width=width,
@@ -122,17 +124,19 @@ class Program(Struct, frozen=True, kw_only=True):
         ]
         return all(key in costs.measured for key in keys)
 
-    def _round(self, size: tuple[int, int], lane_width: int, *, num_steps: int, batch: int) -> Round:
+    def _round(
+        self, size: tuple[int, int], lane_width: int, *, num_steps: int, batch: int, measures: Measures
+    ) -> Round:
         height, width = size
         paths: dict[str, Path] = {
-            f"{_NAME}-{height}x{width}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
+            f"{_NAME}-{measures}-{height}x{width}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
                 tuple(range(first, first + lane_width)),
             )
             for first in range(0, self.world - lane_width + 1, lane_width)
             for place in range(batch)
         }
         requests = tuple(self._request(name, size, num_steps=num_steps) for name in paths)
-        return Round(requests=requests, paths=paths)
+        return Round(requests=requests, paths=paths, measures=measures)
 
     def _tour(self, size: tuple[int, int]) -> Round:
         """One request that passes from rank to rank, alone in the world; of a video as few frames as there can be,

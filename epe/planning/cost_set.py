@@ -76,6 +76,11 @@ class Size(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     num_steps: Count = 50
     conditions: Annotated[int, Meta(ge=1, le=2)] = 1
 
+    @staticmethod
+    def named(*, height: int, width: int, num_frames: int) -> str:
+        """How sizes are called that were measured on this machine: `512x768`, width first, or `832x480x17`."""
+        return f"{width}x{height}" + (f"x{num_frames}" if num_frames > 1 else "")
+
     @property
     def makes(self) -> str:
         return family(self.family).makes

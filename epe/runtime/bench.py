@@ -112,7 +112,7 @@ def costs_of(stage: StageFile, rows: Iterable[Row], *, world_size: int = 1) -> C
 
 def _size_of(stage: StageFile, row: Row) -> Size:
     return Size(
-        name=row.size,
+        name=Size.named(height=row.height, width=row.width, num_frames=row.num_frames),
         family=stage.family.name,
         height=row.height,
         width=row.width,

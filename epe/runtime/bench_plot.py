@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from statistics import median
 
-from epe.errors import BadSetting
 from epe.runtime.bench import Row
 
 # Of the room that a size has, the rest is between it and the next.
 _FILLED = 0.8
 
 
-def check_can_draw() -> None:
-    """Raises `BadSetting` without matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise BadSetting("plots need matplotlib: pip install 'epe[simulate]'", path="--plot")
-
-
 def draw(rows: Sequence[Row], path: str, *, title: str) -> None:
-    """A bar for each size and entrant: milliseconds of a step, the median with the least and the most. Raises
-    `BadSetting` without matplotlib."""
-    check_can_draw()
+    """A bar for each size and entrant: milliseconds of a step, the median with the least and the most."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -6,24 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from epe.errors import BadSetting
 from epe.simulator.experiment import Result
 from epe.simulator.outcome import Outcome, Work
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".png", ".svg", ".pdf")
 # The lanes of a whole run cannot be seen; this many best latencies can.
 _SHOWN_LATENCIES = 12.0
 
 
 def plot(results: Sequence[Result], path: str) -> None:
-    """Draw all panels into one file; raises `BadSetting` without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise BadSetting("plots need matplotlib: pip install 'epe[simulate]'", path="--plot") from error
+    """Draw all panels into one file."""
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

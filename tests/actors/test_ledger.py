@@ -39,13 +39,17 @@ def free(ledger: Ledger, *, now_s: float) -> list[float]:
     return [round(rank.free_s, 9) for rank in ledger.rank_views(now_s=now_s)]
 
 
-def test_what_ranks_wait_in_a_lane_for_one_that_begins_later_is_no_time_of_the_task():
+@pytest.mark.parametrize(("stage", "seconds"), [(Stage.DENOISE, 1.0), (Stage.DECODE, 7.0)])
+def test_a_step_takes_what_the_rank_took_that_began_last_and_a_decode_what_the_slowest_took(
+    stage: Stage, seconds: float
+):
+    """What the others of a step waited is no time of it; a rank without a part of a picture ends at once."""
     ledger = Ledger(2)
-    running = enter(ledger, 0, 1, now_s=0.0, expected_s=1.0)
-    for rank, seconds in ((0, 7.0), (1, 1.0)):
-        report = LeaseDone(seq=running.lease.seq, epoch=0, rank=rank, next_step=1, seconds=seconds)
+    running = enter(ledger, 0, 1, now_s=0.0, expected_s=1.0, stage=stage)
+    for rank, took_s in ((0, 7.0), (1, 1.0)):
+        report = LeaseDone(seq=running.lease.seq, epoch=0, rank=rank, next_step=1, seconds=took_s)
         ledger.answer(report, now_s=7.0)
-    assert running.seconds == 1.0
+    assert running.seconds == seconds
 
 
 def test_a_waiting_lease_is_expected_to_begin_when_the_last_of_its_ranks_is_free():

@@ -90,6 +90,8 @@ def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict
     [
         (["--sizes", "64x65"], "--sizes: 65 is not a multiple of 16"),
         (["--sizes", "large"], "--sizes: expected a size such as"),
+        (["--sizes", "9" * 5000], "--sizes: expected a size such as"),
+        (["--sizes", "64,64x96,64x64"], "--sizes: 64x64 stands there twice"),
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
         (["--rounds", "3", "--steps", "333"], "--steps: 3 rounds of 333 are more than 998 steps"),
         (["--json", "/dev/null"], "--json: /dev/null is a device or pipe"),
@@ -107,6 +109,14 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_loaded(
     assert words in capsys.readouterr().err
 
 
+def test_costs_of_one_rank_are_not_written_for_a_stage_of_several(
+    settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "two.yaml").write_text(yaml.safe_dump({**settings, "gpu": [0, 1]}))
+    assert run(["bench", "--stage-config", str(file), "--costs", str(tmp_path / "costs.json")]) == 2
+    assert "--costs: costs of one rank fit no service of 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["--json", "--costs", "--plot"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_timed(
     stage_file: str, tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
@@ -114,7 +124,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_timed(
     (folder := tmp_path / "there.svg").mkdir()
     assert run(["bench", "--stage-config", stage_file, flag, str(folder)]) == 2
     assert run(["bench", "--stage-config", stage_file, flag, f"{stage_file}/x.svg"]) == 2
+    assert run(["bench", "--stage-config", stage_file, flag, "/proc/x.svg"]) == 2
     said = capsys.readouterr()
+    assert f"{flag}: the folder /proc cannot be written" in said.err, (
+        "its owner has the rights, and yet cannot"
+    )
     assert f"{flag}: {folder} is a folder" in said.err
     assert f"{flag}: the folder {stage_file} cannot be made" in said.err
     assert not said.out

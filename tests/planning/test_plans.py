@@ -118,6 +118,18 @@ def test_what_is_known_is_drawn_in_two_steps_where_kernels_are_to_be_used_before
     assert {request.num_steps for each in rounds[:3] for request in each.requests} == {2}
 
 
+def test_what_a_device_does_at_its_first_call_is_in_no_figure():
+    program = Program(
+        family=family("zimage"), sizes=((512, 256),), widths=(1, 2), world=2, num_steps=3, batches=(2,)
+    )
+    rounds = list(program.rounds(CostTable(), use_kernels=True))
+    shown = [(each.measures, len(next(iter(each.paths.values()))[0]), len(each.requests)) for each in rounds]
+    alone = [("nothing", 1, 2), ("tasks", 1, 2), ("nothing", 2, 1), ("tasks", 2, 1)]
+    assert shown == [*alone, ("tasks", 1, 4), ("tasks", 2, 2), ("moves", 1, 1)]
+    ids = [request.id for each in rounds for request in each.requests]
+    assert len(set(ids)) == len(ids)
+
+
 @pytest.mark.parametrize(("world", "num_times"), [(2, 3), (3, 3), (4, 3), (5, 3), (6, 2), (8, 1)])
 def test_the_tour_passes_from_every_rank_to_every_other_equally_often(world: int, num_times: int):
     moves = Counter(pairwise(tour(world)))

@@ -25,7 +25,7 @@ def test_every_case_of_a_family_runs_on_small_models_with_equal_bits(world: Worl
     lines = _lines(world, tmp_path)
     assert {line["case"] for line in lines} == {"alone", "runtime", "lane", "moves"}
     assert {(line["mode"], line["width"]) for line in lines if line["case"] == "lane"} == {
-        (mode, width) for mode in ("agkv", "ulysses") for width in (2, 4)
+        (mode, width) for mode in ("agkv", "ulysses") for width in (2, 3, 4)
     }
     for line in lines:
         assert line["ranks_agree"], line
@@ -49,7 +49,8 @@ def test_a_case_that_outlasts_its_limit_is_ended(world: World) -> None:
 def test_what_a_kept_run_has_is_known_again_by_its_backend_and_its_case() -> None:
     _, lines = read([ROOT / "benchmarks/kept/h200-b.jsonl"], untimed=())
     known = {had(line, backend=line["backend"], blas=line["blas"]) for line in lines}
-    flux1 = [run.described() for run in runs(["flux1"], SETTING, Path())]
+    described = (run.described() for run in runs(["flux1"], SETTING, Path()))
+    flux1 = [run for run in described if run["width"] != 3]  # No kept run has lanes of three.
     assert all(had(run, backend="gloo", blas="as-it-is") in known for run in flux1)
     assert not any(had(run, backend="nccl", blas="as-it-is") in known for run in flux1)
     assert not any(had(run, backend="gloo", blas="exact") in known for run in flux1)

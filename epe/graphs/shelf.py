@@ -170,6 +170,17 @@ class Graphs:
             self._evict()
         self._device.let_go()
 
+    @property
+    def memory_bytes(self) -> int:
+        """What captured passes hold beside what their graphs keep: requests have used it, and others will."""
+        held = {
+            id(kept.memory): kept.memory.nbytes
+            for shelf in self._sizes.values()
+            for kept in shelf.passes.values()
+            if kept.memory is not None
+        }
+        return sum(held.values())
+
     def _find(self, key: Hashable) -> _Kept | None:
         size = self._known.get(key)
         if size is None or size not in self._sizes:

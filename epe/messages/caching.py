@@ -99,7 +99,8 @@ class Reuse(Struct, frozen=True, kw_only=True):
     `orders` are MeanCache's windows by step. `pulls` are FreeCache's: how much of the difference of a computed velocity
     to the one before is added to it in the gap behind it. TeaCache knows only the steps that it computes in any case.
     PAB computes something of every step, and uses what lies within a lease: one may begin only at its `joints`, where
-    attention of every kind is computed (none: at every step), and `kinds` are those that the model has.
+    attention of every kind is computed (none: at every step), `kinds` are those that the model has, and
+    `attention_bytes` are the most that the ranks of a lane keep of them together (0: nobody knows).
     """
 
     strategy: ActiveStrategy
@@ -108,6 +109,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
     pulls: tuple[float, ...] = ()
     joints: tuple[int, ...] = ()
     kinds: tuple[AttentionKind, ...] = ()
+    attention_bytes: int = 0
 
     @property
     def is_static(self) -> bool:

@@ -16,6 +16,7 @@ from epe.cache import (
     CacheRules,
     MagTable,
     Profile,
+    Sizes,
     Unsupported,
     find_profile,
     published_profile,
@@ -281,8 +282,11 @@ def test_a_service_limits_what_requests_may_have() -> None:
     with pytest.raises(Unsupported, match="decides as it goes; this service computes at least 10 of 20"):
         resolve(TeaCache(), undecided, num_steps=20)
     with pytest.raises(Unsupported, match=r"keep 2 MiB of this request; allowed are 1"):
-        resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, record_bytes=2**20)
-    assert resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, record_bytes=2**19) is not None
+        resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, sizes=Sizes(record_bytes=2**20))
+    assert (
+        resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, sizes=Sizes(record_bytes=2**19))
+        is not None
+    )
 
 
 def test_a_default_is_for_who_asks_for_nothing_and_none_means_none() -> None:

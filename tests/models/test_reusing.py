@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from epe.cache import CacheRules, num_records, resolve
+from epe.cache import CacheRules, num_records, resolve, sizes_of
+from epe.config.attention import attention_rows
 from epe.families import FAMILIES
 from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.contract import State
@@ -151,6 +152,35 @@ def test_broadcast_attention_changes_the_picture_a_little_and_keeps_nothing(
     latents = state.tensors["latents"].float()
     whole = solo(adapter, cached(checkpoint, None)).tensors["latents"].float()
     assert 0 < float((latents - whole).norm() / whole.norm()) < 0.5
+
+
+def test_broadcast_attention_keeps_no_more_than_was_said_before(ranks: Ranks, checkpoint: Path) -> None:
+    adapters = ranks(2)
+    family = FAMILIES[checkpoint.name]
+    rows = attention_rows(str(checkpoint), family, value_bytes=4)
+    request = broadcast(checkpoint)
+    said = resolve(
+        PAB,
+        CacheRules(attention=family.attention, attention_rows=rows),
+        num_steps=STEPS,
+        sizes=sizes_of(family, request),
+    )
+    assert said is not None
+
+    def most_kept(exchange: Any) -> int:
+        adapter, split = adapters[exchange.position], Split(cp=exchange.width)
+        state, most = adapter.encode(request), 0
+        while state.step < STEPS:
+            state = adapter.step(state, exchange, split)
+            most = max(most, kept_bytes(state))
+        return most
+
+    alone = most_kept(Solo())
+    # Text has fewer rows than it may have.
+    text_bytes = sum(row.text for row in rows) * request.max_sequence_length * 2
+    assert said.attention_bytes - text_bytes <= alone <= said.attention_bytes
+    # Of odd rows one rank has one more.
+    assert max(on_lane(2, most_kept)) <= 1.05 * said.attention_bytes / 2
 
 
 def test_broadcast_attention_gives_equal_bits_on_lanes_that_change_between_its_stretches(

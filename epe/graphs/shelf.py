@@ -199,7 +199,7 @@ class Graphs:
         before_bytes, begin_s = self._device.used_bytes(), time.perf_counter()
         try:
             captured = capture(work, call, exchange, device=self._device, pool=shelf.pool)
-        except (RuntimeError, EpeError) as error:
+        except Exception as error:  # The pass has run before: this is the capture's own, whatever it is.
             self._refuse(key, error)
             return None
         num_bytes = max(0, self._device.used_bytes() - before_bytes) + shelf.bytes_of(memory)

@@ -213,7 +213,7 @@ def _stream(answers: list[Answer]) -> Line:
 
 
 async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
-    """Short requests of many sizes; after each chunk of them the memory of the service."""
+    """Short requests of many sizes; after each chunk of them the memory of the service, and a line with all so far."""
     source = Random(7)
     prompts = [prompt_of(source) for _ in range(SOAK_PROMPTS)]
     draft = Draft(num_steps=SOAK_STEPS, guidance_scale=plan.draft.guidance_scale)
@@ -227,18 +227,18 @@ async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
         await play_at_once(service.url, chunk, draft, num_clients=SOAK_CLIENTS)
         done += len(chunk)
         samples.append({"num_done": done, **await service.memory()})
-    say(
-        {
-            "case": "soak",
-            "family": plan.family,
-            "num_steps": SOAK_STEPS,
-            "sides": plan.soak_sides,
-            "num_prompts": SOAK_PROMPTS,
-            "num_requests": done,
-            "took_s": round(time.perf_counter() - begin_s, 1),
-            "samples": samples,
-        }
-    )
+        say(
+            {
+                "case": "soak",
+                "family": plan.family,
+                "num_steps": SOAK_STEPS,
+                "sides": plan.soak_sides,
+                "num_prompts": SOAK_PROMPTS,
+                "num_requests": done,
+                "took_s": round(time.perf_counter() - begin_s, 1),
+                "samples": samples,
+            }
+        )
 
 
 @contextmanager

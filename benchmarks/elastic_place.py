@@ -17,13 +17,17 @@ from benchmarks.serve_raw_videos import COMMAND as RAW_VIDEOS
 from epe.families import family
 from epe.planning.cost_set import Size
 from epe.simulator.costs import CostSet, read_cost_set
+from tests.launch.service import eventually
 from tests.service.served import EPE, ROOT, Served
 
-WORLDS = (2, 4, 8)
+KEPT_S = 10.0
+WORLDS = (1, 2, 4, 8)
 
 
 def policies(world: int) -> dict[str, str]:
-    """By the name that is shown; for a world of 2, 4 or 8 ranks."""
+    """By the name that is shown. One rank has nothing to choose from."""
+    if world == 1:
+        return {"elastic": "elastic"}
     return {
         "elastic": "elastic",
         f"static SP{world}": "static_cp",
@@ -129,6 +133,7 @@ class Running:
     def wait(self) -> float:
         """Until it is ready; the seconds that it took."""
         assert self.served.url
+        eventually(self.costs_path.exists, within_s=KEPT_S)  # Kept beside the opening of the doors.
         shutil.copy(self.costs_path, self.costs_path.with_name("start.json"))
         return time.monotonic() - self.begin_s
 
@@ -152,6 +157,13 @@ class Running:
                 for each in mix.classes
             ),
         )
+
+    def leave_behind(self, folder: Path) -> None:
+        """Its log and its costs, by its name."""
+        name = self.name.replace(" ", "-")
+        shutil.copy(self.served.log_path, folder / f"{name}.log")
+        if self.costs_path.exists():
+            shutil.copy(self.costs_path, folder / f"{name}-costs.json")
 
     def trace(self) -> Sequence[str]:
         """The recorded lines so far."""

@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -228,9 +227,7 @@ def main() -> None:
             for running in services:
                 running.served.close()
                 if arguments.logs is not None:
-                    name = running.name.replace(" ", "-")
-                    shutil.copy(running.served.log_path, arguments.logs / f"{name}.log")
-                    shutil.copy(running.costs_path, arguments.logs / f"{name}-costs.json")
+                    running.leave_behind(arguments.logs)
 
 
 def _arguments() -> argparse.Namespace:

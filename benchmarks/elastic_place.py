@@ -14,6 +14,7 @@ import yaml
 from msgspec.structs import replace
 
 from benchmarks.serve_raw_videos import COMMAND as RAW_VIDEOS
+from benchmarks.static_stages import lane_widths
 from epe.families import family
 from epe.planning.cost_set import Size
 from epe.simulator.costs import CostSet, read_cost_set
@@ -21,7 +22,7 @@ from tests.launch.service import eventually
 from tests.service.served import EPE, ROOT, Served
 
 KEPT_S = 10.0
-WORLDS = (1, 2, 4, 8)
+WORLDS = (1, 2, 3, 4, 8)
 
 
 def policies(world: int) -> dict[str, str]:
@@ -182,7 +183,7 @@ class Running:
                 "model": {"cfg_parallel_degree": 1},
                 "scheduler": {
                     "policy": policies(world)[self.name],
-                    "allowed_lane_widths": [width for width in (1, 2, 4, 8) if width <= world],
+                    "allowed_lane_widths": list(lane_widths(world)),
                     "warmup_resolutions": [list(size) for size in mix.measured],
                     "warmup_steps": 5,
                     "cost_file": str(self.costs_path),

@@ -71,9 +71,9 @@ class Program(Struct, frozen=True, kw_only=True):
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
         """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
 
-        With `use_kernels` each is drawn in a few steps before: no figure shall have in it, and no client shall wait for,
-        what a device does at its first call, when kernels are loaded or compiled and passes captured. (The first step
-        of a batch, which is all that it does for the first time, is in no figure anyway.)
+        With `use_kernels` each is drawn in a few steps before: no figure shall have in it, and no client wait for, what
+        a device does at its first call, when kernels are loaded or compiled and passes captured. (The first step of a
+        batch, which is all that it does for the first time, is in no figure anyway.)
         """
         for size, batch in product(sorted(self.sizes), (1, *self.batches)):
             for width in self._widths(size):

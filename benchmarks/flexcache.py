@@ -113,12 +113,11 @@ def quality(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
             each.result()
         drawn = []
         for num_steps in plan.step_counts:
-            drawn.append(pool.submit(judge_whole, *where, num_steps))
+            drawn += [pool.submit(each, *where, num_steps) for each in (judge_whole, draw_short)]
             drawn += [
                 pool.submit(draw_setting, *where, num_steps, each)
                 for each in _missing(settings(profile, num_steps), num_steps, known)
             ]
-            drawn.append(pool.submit(draw_short, *where, num_steps))
         shown: dict[str, np.ndarray] = {}
         yield from _told(drawn, shown, deadline_s)
     for num_steps in plan.step_counts:
@@ -134,12 +133,15 @@ def _judged(path: Path) -> Iterator[Judged]:
             yield line["steps"], line["strategy"], line["value"], tuple(line["plan"])
 
 
-def _missing(everything: Iterable[Setting], num_steps: int, known: set[Judged]) -> Iterator[Setting]:
-    """What is not known with the same plan; what stands in the contact sheet is drawn again, for its pictures."""
-    for each in everything:
-        shown = f"{each.strategy}/{each.value:g}" in SHOWN[num_steps]
-        if shown or (num_steps, each.strategy, each.value, each.reuse.computed) not in known:
-            yield each
+def _missing(everything: Iterable[Setting], num_steps: int, known: set[Judged]) -> list[Setting]:
+    """What is not known with the same plan; after it what stands in the contact sheet, for its pictures."""
+
+    def is_known(each: Setting) -> bool:
+        return (num_steps, each.strategy, each.value, each.reuse.computed) in known
+
+    shown = SHOWN[num_steps]
+    wanted = [each for each in everything if not is_known(each) or f"{each.strategy}/{each.value:g}" in shown]
+    return sorted(wanted, key=is_known)
 
 
 def _told(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from epe.cache import num_records
+from epe.cache import record_bytes, sizes_of
 from epe.families import Family
 from epe.messages import Again, Failure, FailureKind, Request
 from epe.planning.costs import Workload
@@ -24,11 +24,13 @@ def workload_of(family: Family, request: Request) -> Workload:
     """The sizes of a request's tasks."""
     size = {"height": request.height, "width": request.width, "num_frames": request.num_frames}
     reuse = request.reuse
-    kept = 0 if reuse is None else num_records(reuse, request.num_steps) * family.latent_bytes(**size)
+    sizes = sizes_of(family, request)
+    kept = 0 if reuse is None else record_bytes(reuse, sizes, num_steps=request.num_steps)
     return Workload(
         tokens=family.num_tokens(**size),
         conditions=family.num_conditions(request.guidance_scale),
         state_bytes=family.state_bytes(**size) + kept,
+        lent_bytes=0 if reuse is None else reuse.attention_bytes,
     )
 
 

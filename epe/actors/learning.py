@@ -34,13 +34,14 @@ class Learning:
         _log_ran(running)
         width = shared_width(lease.stage, len(lease.plane))
         key = cost_key(workload, lease.stage, width, batch=lease.batch_size)
-        self.costs.memory.enter(key, max(report.peak_bytes for report in running.done))
+        reuse = lease.request.reuse
+        has_usual_steps = reuse is None or reuse.has_usual_steps
+        if has_usual_steps:
+            self.costs.memory.enter(key, max(report.peak_bytes for report in running.done))
         # The first step of a warm-up request uses kernels and buffers for the first time. A batch took its time once.
         is_first_use = self.round is not None and lease.stage is Stage.DENOISE and lease.first_step == 0
         # Of a lease that computed no step, or not the whole of it, there is nothing to learn.
-        reuse = lease.request.reuse
-        is_usual = running.num_tasks > 0 and (reuse is None or reuse.has_usual_steps)
-        if not is_first_use and lease.batch_place == 0 and is_usual:
+        if not is_first_use and lease.batch_place == 0 and running.num_tasks > 0 and has_usual_steps:
             self._took(key, running.seconds)
         for report in running.done:
             self._moved(running, report, workload.state_bytes)

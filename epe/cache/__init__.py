@@ -15,6 +15,7 @@ from epe.cache.rules import (
     supported,
 )
 from epe.cache.schedule import reused_kinds
+from epe.cache.sizes import RowBytes, Sizes, record_bytes, sizes_of
 from epe.cache.weights import last_uses, num_records, weights
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "CacheRules",
     "MagTable",
     "Profile",
+    "RowBytes",
+    "Sizes",
     "Unsupported",
     "find_profile",
     "last_uses",
@@ -32,8 +35,10 @@ __all__ = [
     "num_records",
     "published_profile",
     "read_profile",
+    "record_bytes",
     "resolve",
     "reused_kinds",
+    "sizes_of",
     "supported",
     "weights",
 ]

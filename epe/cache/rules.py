@@ -7,9 +7,9 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epe.cache.profile import Profile
+from epe.cache.profile import TEA_THRESHOLD, Profile
 from epe.cache.schedule import forced, mag_steps, pab_joints, taylor_steps
-from epe.cache.weights import num_records
+from epe.cache.sizes import RowBytes, Sizes, attention_bytes, record_bytes
 from epe.families import AttentionKind
 from epe.messages.caching import (
     ActiveStrategy,
@@ -39,25 +39,27 @@ class Unsupported(ValueError):
 
 class CacheRules(Struct, frozen=True, kw_only=True):
     """What a service knows and allows: the profile of its model, the strategy of requests that name none, the names of
-    those that requests may ask for, the kinds of `attention` of its model that PAB can use again, the least part of the
-    steps that is computed, and the most bytes that may be kept of one request (None: any; PAB's are not known yet)."""
+    those that requests may ask for, the kinds of `attention` of its model that PAB can use again and what they give
+    (none: nobody knows), the least part of the steps that is computed, and the most bytes that may be kept of one
+    request (None: any)."""
 
     profile: Profile | None = None
     default: ActiveStrategy | None = None
     allowed: tuple[StrategyName, ...] = NAMES
     attention: tuple[AttentionKind, ...] = ()
+    attention_rows: tuple[RowBytes, ...] = ()
     least_computed: float = 0.0
     max_bytes: int | None = None
 
 
 NOTHING_KNOWN = CacheRules()
+NO_SIZES = Sizes()
 
 
 def resolve(
-    strategy: Strategy | None, rules: CacheRules, *, num_steps: int, record_bytes: int = 0
+    strategy: Strategy | None, rules: CacheRules, *, num_steps: int, sizes: Sizes = NO_SIZES
 ) -> Reuse | None:
-    """What the steps of a request do, or None where all are computed; `record_bytes` are those of one velocity. Raises
-    `Unsupported`."""
+    """What the steps of a request of these `sizes` do, or None where all are computed. Raises `Unsupported`."""
     asked = rules.default if strategy is None else strategy
     if asked is None or isinstance(asked, NoCache):
         return None
@@ -69,7 +71,9 @@ def resolve(
     try:
         _check_supported(asked, rules)
         reuse = _planned(asked, rules, num_steps)
-        _check(reuse, rules, num_steps=num_steps, record_bytes=record_bytes)
+        inside = attention_bytes(reuse, rules.attention_rows, sizes, num_steps=num_steps)
+        reuse = replace(reuse, attention_bytes=inside)
+        _check(reuse, rules, sizes, num_steps=num_steps)
     except Unsupported:
         if strategy is None:
             return None  # nobody has asked for it here
@@ -93,12 +97,12 @@ def _check_supported(asked: ActiveStrategy, rules: CacheRules) -> None:
     )
 
 
-def _check(reuse: Reuse, rules: CacheRules, *, num_steps: int, record_bytes: int) -> None:
+def _check(reuse: Reuse, rules: CacheRules, sizes: Sizes, *, num_steps: int) -> None:
     name = name_of(reuse.strategy)
-    kept_bytes = num_records(reuse, num_steps) * record_bytes
+    kept_bytes = record_bytes(reuse, sizes, num_steps=num_steps) + reuse.attention_bytes
     if rules.max_bytes is not None and kept_bytes > rules.max_bytes:
         raise Unsupported(
-            f"{name} would keep {kept_bytes / 2**20:.3g} MiB of this request; allowed are {rules.max_bytes / 2**20:.3g}"
+            f"{name} would keep {_mib(kept_bytes)} MiB of this request; allowed are {_mib(rules.max_bytes)}"
         )
     least = rules.least_computed * num_steps
     if len(reuse.computed) < least and not reuse.is_static:
@@ -110,6 +114,12 @@ def _check(reuse: Reuse, rules: CacheRules, *, num_steps: int, record_bytes: int
             f"{name} would compute {len(reuse.computed)} of {num_steps} steps; this service computes at least "
             f"{least:g}: ask for less"
         )
+
+
+def _mib(num_bytes: int) -> str:
+    """In 2**20 bytes: whole ones of many, three digits of few."""
+    mib = num_bytes / 2**20
+    return f"{mib:.0f}" if mib >= 1000 else f"{mib:.3g}"
 
 
 def name_of(strategy: Strategy) -> str:
@@ -143,7 +153,8 @@ def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
         case MagCache():
             return _magcache(asked, profile, num_steps, always)
         case TeaCache():
-            whole = replace(asked, coefficients=asked.coefficients or profile.tea)
+            threshold = asked.threshold or (TEA_THRESHOLD if asked.coefficients else profile.tea_threshold)
+            whole = replace(asked, coefficients=asked.coefficients or profile.tea, threshold=threshold)
             return Reuse(strategy=whole, computed=tuple(sorted(always)))
         case MeanCache():
             return _meancache(asked, profile, num_steps, always)

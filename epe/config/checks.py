@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from epe.cache import NAMES, Unsupported, resolve
+from epe.cache import NAMES, Unsupported, resolve, sizes_of
 from epe.config import limits
 from epe.config.convert import value_at
 from epe.config.degrees import check_degree, check_width
@@ -77,14 +77,13 @@ def notes(tree: Tree) -> list[str]:
 def _check_cache(stage: Stage) -> None:
     """A default must fit the stage's own requests, else nobody would ever get it."""
     defaults = stage.request_defaults
-    size = {"height": defaults.height, "width": defaults.width, "num_frames": defaults.num_frames}
     allow_all = replace(stage.cache_rules, allowed=NAMES)
     try:
         resolve(
             stage.cache.default,
             allow_all,
             num_steps=defaults.num_steps,
-            record_bytes=stage.family.latent_bytes(**size),
+            sizes=sizes_of(stage.family, defaults),
         )
     except Unsupported as error:
         raise BadSetting(str(error), path="cache.default") from None

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from epe.cache import NOTHING_KNOWN, CacheRules, Unsupported, resolve
+from epe.cache import NOTHING_KNOWN, CacheRules, Unsupported, resolve, sizes_of
 from epe.config import limits
 from epe.errors import BadRequest
 from epe.families import Defaults, Family
@@ -92,11 +92,8 @@ def _reuse(
     *,
     names: Mapping[str, str] | None,
 ) -> Reuse | None:
-    record_bytes = family.latent_bytes(
-        height=request.height, width=request.width, num_frames=request.num_frames
-    )
     try:
-        return resolve(cache, rules, num_steps=request.num_steps, record_bytes=record_bytes)
+        return resolve(cache, rules, num_steps=request.num_steps, sizes=sizes_of(family, request))
     except Unsupported as error:
         raise _bad("cache", str(error), names, between=": ") from None
 

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from epe.cache import CacheRules, find_profile
 from epe.config import demo
+from epe.config.attention import attention_rows
 from epe.config.faults import Fault
 from epe.config.limits import MAX_TEXT_CHARS
 from epe.families import Defaults, Family, family
@@ -229,9 +230,18 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             allowed=self.cache.allowed,
             # Compiled blocks leave nothing out.
             attention=self.family.attention if self.numerics == "exact" else (),
+            attention_rows=attention_rows(
+                self.factory_args.model_path, self.family, value_bytes=self._value_bytes
+            ),
             least_computed=self.cache.least_computed,
             max_bytes=self.cache.memory_mib * 2**20,
         )
+
+    @property
+    def _value_bytes(self) -> int:
+        """Of what the model computes; where nobody has said it, as on a GPU."""
+        in_full = self.dtype == "float32" or (self.dtype == "auto" and self.device == "cpu")
+        return 4 if in_full else 2
 
     @property
     def request_defaults(self) -> Defaults:

@@ -172,7 +172,7 @@ class ThreadDevice:
             seconds=work.seconds,
             gap_s=gap_s,
             fetch_s=fetch_s,
-            peak_bytes=self.meter.peak_bytes(),
+            peak_bytes=self._peak_bytes(),
             num_computed=work.num_computed,
             kept_bytes=work.kept_bytes,
             use=self._use(),
@@ -181,6 +181,10 @@ class ThreadDevice:
             return Outcome(report)
         state = self.states.take(lease.request.id, work.next_step) if lease.checkpoint != "none" else None
         return Outcome(report, _decoded(lease, work), state)
+
+    def _peak_bytes(self) -> int:
+        """Without what graphs hold for whoever needs it next, which is within what graphs may keep."""
+        return max(0, self.meter.peak_bytes() - (self._graphs.memory_bytes if self._graphs else 0))
 
     def _use(self) -> DeviceUse:
         """What the device is left with."""

@@ -9,7 +9,16 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from epe.errors import BadSetting
-from epe.families.family import MAX_PLANES, MAX_WIDTH, AttentionKind, Axis, Defaults, Family, FrameRule
+from epe.families.family import (
+    MAX_PLANES,
+    MAX_WIDTH,
+    AttentionKind,
+    AttentionModules,
+    Axis,
+    Defaults,
+    Family,
+    FrameRule,
+)
 from epe.families.pictures import FLUX1, FLUX2_KLEIN, HUNYUAN_IMAGE3, LLADA_IMAGE, QWEN_IMAGE, ZIMAGE
 from epe.families.videos import MINIMAX_H3, WAN
 
@@ -18,6 +27,7 @@ __all__ = [
     "MAX_PLANES",
     "MAX_WIDTH",
     "AttentionKind",
+    "AttentionModules",
     "Axis",
     "Defaults",
     "Family",

@@ -30,6 +30,15 @@ class Defaults(Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
 
 
+class AttentionModules(Struct, frozen=True, kw_only=True):
+    """Those of one kind: the keys of the transformer's `config.json` whose sum says how many there are, and whether
+    they give rows of text beside those of the picture."""
+
+    kind: AttentionKind
+    count_keys: tuple[str, ...]
+    gives_text: bool = False
+
+
 class FrameRule(Struct, frozen=True, kw_only=True):
     """Which frame counts a family draws, and how many latent frames they make.
 
@@ -71,10 +80,10 @@ class Family(Struct, frozen=True, kw_only=True):
     input), which a negative prompt steers where the family takes one. `text_bytes` are those of one encoded prompt.
     Where `flow_shift` is set, a request may say how far its steps lean to the noisy end. A scheduler keeps
     `num_histories` tensors as large as the latents between steps. `heads_key` is the key of the
-    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share. `attention` are the
-    kinds of attention modules whose output may stand for that of a later step (none: they do more than attention).
-    `parallel_vae` is whether decodes are in bands unless said otherwise, `vae_halo` whether the command has a flag for
-    rows that nobody needs any more.
+    transformer's `config.json` that counts its heads, which the planes of tensor parallelism share, and the product of
+    `width_keys` there is the width of its rows. `attention_modules` are those whose output may stand for that of a
+    later step (none: they do more than attention). `parallel_vae` is whether decodes are in bands unless said
+    otherwise, `vae_halo` whether the command has a flag for rows that nobody needs any more.
     """
 
     name: str
@@ -106,7 +115,13 @@ class Family(Struct, frozen=True, kw_only=True):
     text_bytes: int = 0
     num_histories: int = 0
     heads_key: str | None = None
-    attention: tuple[AttentionKind, ...] = ()
+    width_keys: tuple[str, ...] = ("num_attention_heads", "attention_head_dim")
+    attention_modules: tuple[AttentionModules, ...] = ()
+
+    @property
+    def attention(self) -> tuple[AttentionKind, ...]:
+        """The kinds of attention that FlexCache may use again."""
+        return tuple(each.kind for each in self.attention_modules)
 
     def owns(self, axis: Axis) -> bool:
         """Whether the family has this axis, working or planned."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from epe.families.family import Defaults, Family
+from epe.families.family import AttentionModules, Defaults, Family
 
 ZIMAGE = Family(
     name="zimage",
-    attention=("self", "joint"),
+    width_keys=("dim",),
+    attention_modules=(
+        AttentionModules(kind="self", count_keys=("n_refiner_layers",)),
+        AttentionModules(kind="joint", count_keys=("n_layers",), gives_text=True),
+    ),
     title="Z-Image",
     makes="picture",
     pipeline="ZImagePipeline",
@@ -21,7 +25,9 @@ ZIMAGE = Family(
 
 FLUX1 = Family(
     name="flux1",
-    attention=("joint",),
+    attention_modules=(
+        AttentionModules(kind="joint", count_keys=("num_layers", "num_single_layers"), gives_text=True),
+    ),
     title="FLUX.1",
     makes="picture",
     pipeline="FluxPipeline",
@@ -58,7 +64,7 @@ FLUX2_KLEIN = Family(
 
 QWEN_IMAGE = Family(
     name="qwen-image",
-    attention=("joint",),
+    attention_modules=(AttentionModules(kind="joint", count_keys=("num_layers",), gives_text=True),),
     title="Qwen-Image",
     makes="picture",
     pipeline="QwenImagePipeline",

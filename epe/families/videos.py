@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from epe.families.family import Defaults, Family, FrameRule
+from epe.families.family import AttentionModules, Defaults, Family, FrameRule
 
 WAN = Family(
     name="wan",
-    attention=("self", "cross"),
+    attention_modules=(
+        AttentionModules(kind="self", count_keys=("num_layers",)),
+        AttentionModules(kind="cross", count_keys=("num_layers",)),
+    ),
     title="Wan 2.1 T2V",
     makes="video",
     pipeline="WanPipeline",

@@ -170,6 +170,17 @@ class Graphs:
             self._evict()
         self._device.let_go()
 
+    @property
+    def memory_bytes(self) -> int:
+        """What captured passes hold beside what their graphs keep: requests have used it, and others will."""
+        held = {
+            id(kept.memory): kept.memory.nbytes
+            for shelf in self._sizes.values()
+            for kept in shelf.passes.values()
+            if kept.memory is not None
+        }
+        return sum(held.values())
+
     def _find(self, key: Hashable) -> _Kept | None:
         size = self._known.get(key)
         if size is None or size not in self._sizes:
@@ -188,7 +199,7 @@ class Graphs:
         before_bytes, begin_s = self._device.used_bytes(), time.perf_counter()
         try:
             captured = capture(work, call, exchange, device=self._device, pool=shelf.pool)
-        except (RuntimeError, EpeError) as error:
+        except Exception as error:  # The pass has run before: this is the capture's own, whatever it is.
             self._refuse(key, error)
             return None
         num_bytes = max(0, self._device.used_bytes() - before_bytes) + shelf.bytes_of(memory)

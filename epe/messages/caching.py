@@ -53,9 +53,11 @@ class MeanCache(_Strategy, frozen=True, kw_only=True, tag="meancache", forbid_un
 
 class TeaCache(_Strategy, frozen=True, kw_only=True, tag="teacache", forbid_unknown_fields=True):
     """Holds the last velocity until the change of the model's input, by a polynomial of five `coefficients` (highest
-    power first) that of its output, has summed up to `threshold` (Liu et al., 2025). Decided step by step."""
+    power first) that of its output, has summed up to `threshold` (Liu et al., 2025), at most `max_skip_steps` in a row.
+    Decided step by step."""
 
-    threshold: Above0 = 0.2
+    threshold: Above0 | None = None
+    max_skip_steps: Positive = 5
     coefficients: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=5)] | None = None
 
 
@@ -97,7 +99,8 @@ class Reuse(Struct, frozen=True, kw_only=True):
     `orders` are MeanCache's windows by step. `pulls` are FreeCache's: how much of the difference of a computed velocity
     to the one before is added to it in the gap behind it. TeaCache knows only the steps that it computes in any case.
     PAB computes something of every step, and uses what lies within a lease: one may begin only at its `joints`, where
-    attention of every kind is computed (none: at every step), and `kinds` are those that the model has.
+    attention of every kind is computed (none: at every step), `kinds` are those that the model has, and
+    `attention_bytes` are the most that the ranks of a lane keep of them together (0: nobody knows).
     """
 
     strategy: ActiveStrategy
@@ -106,6 +109,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
     pulls: tuple[float, ...] = ()
     joints: tuple[int, ...] = ()
     kinds: tuple[AttentionKind, ...] = ()
+    attention_bytes: int = 0
 
     @property
     def is_static(self) -> bool:

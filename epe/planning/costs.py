@@ -24,7 +24,8 @@ __all__ = ["Basis", "CostKey", "CostTable", "Fit", "Migration", "Workload"]
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """The size of a request's tasks: picture tokens of one sequence, guidance branches, bytes of state.
+    """The size of a request's tasks: picture tokens of one sequence, guidance branches, bytes of state, and those that
+    the ranks of a lane keep between its steps, shared among them.
 
     `model` is empty where a world has one model; it parts equal sizes of several. Lanes of the widths in `barred` have
     not the memory for its steps, or would give other bits.
@@ -33,6 +34,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     tokens: int
     conditions: int
     state_bytes: int = 0
+    lent_bytes: int = 0
     model: str = ""
     barred: tuple[int, ...] = ()
 
@@ -152,9 +154,9 @@ class CostTable:
         tokens = [key.tokens for key in self._measured if key.stage is stage]
         return (math.ceil(min(tokens) / REACH), int(max(tokens) * REACH)) if tokens else (0, 0)
 
-    def fits(self, key: CostKey) -> bool:
-        """Whether a rank has the memory for a task, as far as is known."""
-        return self.memory.fits(key)
+    def fits(self, key: CostKey, *, beside_bytes: int = 0) -> bool:
+        """Whether a rank has the memory for a task and for so many bytes beside it, as far as is known."""
+        return self.memory.fits(key, beside_bytes=beside_bytes)
 
     def migration_s(self, state_bytes: int, pair: Pair | None = None) -> float:
         """The expected seconds to bring a state to ranks that lack it; of a pair (source, receiver) if one is

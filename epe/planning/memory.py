@@ -27,9 +27,11 @@ class Memory:
         fit = self._lines.fit(key)
         return None if fit is None else self.peaks.get(key) or self.resident_bytes + int(fit.seconds)
 
-    def fits(self, key: CostKey) -> bool:
-        """Whether a rank has the memory for a task, as far as is known."""
+    def fits(self, key: CostKey, *, beside_bytes: int = 0) -> bool:
+        """Whether a rank has the memory for a task and for so many bytes beside it, as far as is known."""
         if self.limit_bytes is None:
             return True
         predicted = self.predicted_bytes(key)
-        return predicted is None or predicted <= self.limit_bytes
+        if predicted is None:
+            return beside_bytes == 0 or self.resident_bytes + beside_bytes <= self.limit_bytes
+        return predicted + beside_bytes <= self.limit_bytes

@@ -42,7 +42,7 @@ def with_barred(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -
     """The workload with the widths at which its steps do not fit into a rank's memory barred too; none of them where no
     width is left."""
     possible = workload.widths(widths, limit=max(widths))
-    barred = tuple(width for width in possible if not costs.fits(cost_key(workload, Stage.DENOISE, width)))
+    barred = tuple(width for width in possible if not _steps_fit(costs, workload, width))
     if not 0 < len(barred) < len(possible):
         return workload
     return replace(workload, barred=tuple(sorted({*workload.barred, *barred})))
@@ -50,17 +50,36 @@ def with_barred(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -
 
 def too_large(costs: CostTable, workload: Workload, widths: tuple[int, ...]) -> str | None:
     """Why no lane has the memory for a workload, in one sentence, or None."""
-    steps = [width for width in widths if width <= workload.max_width] or [1]
-    keys = [cost_key(workload, stage, 1) for stage in (Stage.ENCODE, Stage.DECODE)]
-    keys.append(max((cost_key(workload, Stage.DENOISE, width) for width in steps), key=costs.fits))
-    for key in keys:
+    for stage in (Stage.ENCODE, Stage.DECODE):
+        key = cost_key(workload, stage, 1)
         if not costs.fits(key):
-            needed, limit = costs.memory.predicted_bytes(key) or 0, costs.memory.limit_bytes or 0
-            return (
-                f"stage {key.stage} would need {needed / 2**30:.3g} GiB on a rank, which has {limit / 2**30:.3g}; "
-                "ask for a smaller size"
-            )
-    return None
+            return f"{_lacking(costs, key)}; ask for a smaller size"
+    steps = [width for width in widths if width <= workload.max_width] or [1]
+    if any(_steps_fit(costs, workload, width) for width in steps):
+        return None
+    lent_bytes = _lent_bytes(workload, steps[-1])
+    way_out = "a smaller size, or for less reuse of attention" if lent_bytes else "a smaller size"
+    key = cost_key(workload, Stage.DENOISE, steps[-1])
+    return f"{_lacking(costs, key, beside_bytes=lent_bytes)}; ask for {way_out}"
+
+
+def _steps_fit(costs: CostTable, workload: Workload, width: int) -> bool:
+    key = cost_key(workload, Stage.DENOISE, width)
+    return costs.fits(key, beside_bytes=_lent_bytes(workload, width))
+
+
+def _lent_bytes(workload: Workload, width: int) -> int:
+    """What a rank of such a lane keeps between the steps of a lease."""
+    return -(-workload.lent_bytes // width)
+
+
+def _lacking(costs: CostTable, key: CostKey, *, beside_bytes: int = 0) -> str:
+    memory = costs.memory
+    needed, limit = (
+        (memory.predicted_bytes(key) or memory.resident_bytes) + beside_bytes,
+        memory.limit_bytes or 0,
+    )
+    return f"stage {key.stage} would need {needed / 2**30:.3g} GiB on a rank, which has {limit / 2**30:.3g}"
 
 
 def step_s(costs: CostTable, workload: Workload, width: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import suppress
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from epe.config.gpus import check_device, check_gpus
 from epe.config.stage import Stage
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
-from epe.execution.memory import meter_for, usable_bytes
+from epe.execution.memory import check_room, meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
@@ -40,6 +41,8 @@ from epe.transport.groups import Backend, Groups, aligned_lanes
 
 log = get_logger("runtime")
 
+# Torch's variable for the folder of what it has compiled.
+COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 
 
@@ -94,6 +97,10 @@ class Rank:
             loading.cancel()  # The thread goes on, but nobody waits for it.
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
+        graph_bytes = 0 if graphs is None else graphs.budget_bytes
+        memory_bytes = usable_bytes(target, limit_bytes=limit_bytes, graph_bytes=graph_bytes)
+        resident_bytes = meter.resident_bytes()
+        check_room(memory_bytes, resident_bytes=resident_bytes, graph_bytes=graph_bytes)
         self._device = ThreadDevice(
             adapter,
             self._lanes,
@@ -111,10 +118,8 @@ class Rank:
             ),
             load_s=time.perf_counter() - begin_s,
             weights=weights,
-            memory_bytes=usable_bytes(
-                target, limit_bytes=limit_bytes, graph_bytes=0 if graphs is None else graphs.budget_bytes
-            ),
-            resident_bytes=meter.resident_bytes(),
+            memory_bytes=memory_bytes,
+            resident_bytes=resident_bytes,
             unlike_widths=unlike,
             attention=await asyncio.to_thread(_attention_of, adapter, target, stage),
         )
@@ -175,6 +180,8 @@ def adapter_of(
     check_gpus(stage, num_gpus=_num_gpus())
     if target.type == "cuda":
         keep_products_whole()
+    if stage.numerics == "fast":
+        keep_compiled_code(os.environ)
     loading = Loading(
         device=target,
         dtype=DTYPES[stage.dtype],
@@ -184,19 +191,23 @@ def adapter_of(
         plane=plane,
         graphs=graphs,
         prompt_bytes=prompt_bytes,
-        compiled=_compiles(stage),
+        compiled=stage.numerics == "fast",
     )
     return load_adapter(stage.factory, model_folder(stage.factory_args.model_path), loading)
 
 
-def _compiles(stage: Stage) -> bool:
-    """Whether blocks are compiled."""
-    if stage.numerics == "exact":
-        return False
-    # What was compiled once is found again after a restart. A user's own setting goes before.
-    with suppress(OSError):
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(os.environ) / "compiled"))
-    return True
+def keep_compiled_code(env: MutableMapping[str, str]) -> None:
+    """Have torch's compiler find after a restart what it compiled once. A user's own setting goes before; where the
+    user's folder cannot be written, it stays with torch's temporary one."""
+    if COMPILED_CODE in env:
+        return
+    try:
+        folder = cache_folder(env) / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            env[COMPILED_CODE] = str(folder)
+    except OSError as error:
+        log.warning("code.not_kept", reason=f"{error}; a restart may have to compile again")
 
 
 def _attention_of(adapter: Adapter, target: torch.device, stage: Stage) -> str:

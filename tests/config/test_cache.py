@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -9,7 +11,7 @@ from epe.config.describe import describe
 from epe.config.load import build_stage
 from epe.config.request import resolve_request
 from epe.errors import BadRequest, BadSetting
-from epe.messages import TaylorSeer
+from epe.messages import Pab, Reuse, TaylorSeer
 
 FREE = {"strategy": "freecache"}
 
@@ -56,6 +58,39 @@ def test_what_cannot_be_is_refused_at_its_path(settings, cache, path, message):
     with pytest.raises(BadSetting, match=message) as caught:
         build_stage({**settings, "cache": cache}, env={})
     assert caught.value.path.startswith(path)
+
+
+# Z-Image as published: 32 modules of attention on the rows of a picture, 30 of them on those of its text.
+ZIMAGE = {"dim": 3840, "n_layers": 30, "n_refiner_layers": 2}
+
+
+def test_what_pab_would_keep_is_known_before_and_bounded(settings, checkpoint):
+    (checkpoint / "transformer").mkdir()
+    (checkpoint / "transformer" / "config.json").write_text(json.dumps(ZIMAGE))
+    kept = 2 * 2 * 3840 * (32 * 4096 + 30 * 512)  # bytes of a value, branches, values of a row, rows
+    cache = {"allowed": ["pab"], "memory_mib": 2145}
+
+    def ask(memory_mib: int, strategy: Pab | None, **default: object) -> Reuse | None:
+        stage = build_stage(
+            {**settings, "dtype": "bfloat16", "cache": {**cache, "memory_mib": memory_mib, **default}}, env={}
+        )
+        request = resolve_request(
+            stage.family,
+            prompt="a",
+            num_steps=20,
+            height=1024,
+            width=1024,
+            cache=strategy,
+            cache_rules=stage.cache_rules,
+        )
+        return request.reuse
+
+    reuse = ask(2145, Pab())
+    assert reuse is not None
+    assert reuse.attention_bytes == kept
+    with pytest.raises(BadRequest, match="pab would keep 2145 MiB of this request; allowed are 2144"):
+        ask(2144, Pab())
+    assert ask(1000, None, default={"strategy": "pab"}) is None, "nobody has asked for it: all is computed"
 
 
 def test_a_default_that_the_model_cannot_have_is_refused_for_a_stage_of_few_steps_too(settings):

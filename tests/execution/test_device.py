@@ -10,6 +10,7 @@ import torch
 
 from epe.errors import BadRequest, Gone
 from epe.execution.device import ThreadDevice
+from epe.execution.memory import NoMeter
 from epe.execution.run import SoloLanes
 from epe.graphs import Graphs
 from epe.messages import FailureKind, GraphCounts, Lane, Lease, LeaseDone, LeaseFailed, Stage, StateHeader
@@ -252,6 +253,35 @@ async def test_a_shape_is_captured_between_two_leases_of_its_request_and_reports
     first, last = (outcome.report.use.graphs for outcome in outcomes[1:])
     assert (first.num_eager, first.num_captured) == (2, 0)
     assert last == GraphCounts(num_eager=2, num_captured=1, num_replayed=2, num_bytes=7)
+
+
+async def test_what_graphs_hold_for_requests_is_no_peak_of_a_lease():
+    """It would be taken for what each request of that size needs."""
+
+    class Held:
+        nbytes = 1000
+
+    class Full(NoMeter):
+        def peak_bytes(self) -> int:
+            return 1500
+
+    graphs = Graphs(TapeDevice(), budget_bytes=2**20)
+
+    def passes(state: State) -> None:
+        work, rows = (lambda exchange, args, kwargs: args[0] + 1), torch.ones(2)
+        graphs.run(work, SoloExchange(), (rows,), {}, memory=held)
+
+    held, cpu = Held(), torch.device("cpu")
+    device = ThreadDevice(
+        CountingAdapter(passes), SoloLanes(), rank=0, device=cpu, graphs=graphs, meter=Full()
+    )
+    outcomes = [
+        await device.submit(lease(1, Stage.ENCODE), None),
+        await device.submit(lease(2, Stage.DENOISE, num_steps=2), None),
+        await device.submit(lease(3, Stage.DENOISE, first_step=2, num_steps=2), None),
+    ]
+    device.close()
+    assert [outcome.report.peak_bytes for outcome in outcomes] == [1500, 1500, 500]
 
 
 async def test_pixels_are_brought_out_as_they_were_decoded(device):

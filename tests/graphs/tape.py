@@ -23,15 +23,20 @@ class TapeGraph(TorchDispatchMode):
         super().__init__()
         self._device = device
         self._notes: list[Callable[[], None]] = []
+        self._is_open = False
 
     def begin(self) -> None:
-        if self._device.fails_with is not None:
+        if self._device.fails_with is not None and self._device.num_begun >= self._device.fails_after:
             error, self._device.fails_with = self._device.fails_with, None
             raise error
         self._device.num_begun += 1
+        self._is_open = True
         self.__enter__()
 
     def end(self) -> None:
+        if not self._is_open:
+            raise RuntimeError("a graph ends that has not begun")
+        self._is_open = False
         self.__exit__(None, None, None)
 
     def replay(self) -> None:
@@ -57,11 +62,13 @@ class TapeGraph(TorchDispatchMode):
 
 
 class TapeDevice:
-    """Makes tapes. `fails_with` is raised by the next one that begins; each pass counts as `pass_bytes`."""
+    """Makes tapes. `fails_with` is raised by the next one that begins after `fails_after` others; each counts as
+    `pass_bytes`."""
 
     def __init__(self, *, pass_bytes: int = 1) -> None:
         self.num_begun = 0
-        self.fails_with: RuntimeError | None = None
+        self.fails_with: Exception | None = None
+        self.fails_after = 0
         self._pass_bytes = pass_bytes
 
     def new_pool(self) -> object:

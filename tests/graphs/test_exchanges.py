@@ -45,6 +45,26 @@ def test_replays_exchange_what_the_ranks_have_then() -> None:
         assert all(torch.equal(replayed, expected) for replayed, expected in pairs)
 
 
+def test_a_rank_whose_capture_fails_half_way_goes_on_as_it_is_beside_one_that_replays() -> None:
+    def task(lane: ThreadExchange) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        device = TapeDevice()
+        if lane.position == 0:
+            device.fails_with, device.fails_after = torch.OutOfMemoryError("no memory"), 2
+        graphs = Graphs(device, budget_bytes=2**20)
+        pairs = []
+        for turn in range(4):
+            part = part_of(lane.position, turn)
+            drawn = graphs.run(every_exchange, lane, (part,), {})  # type: ignore[arg-type]
+            pairs.append((drawn, every_exchange(lane, (part,), {})))  # type: ignore[arg-type]
+        assert device.fails_with is None
+        assert graphs.statistics.num_refused == (1 if lane.position == 0 else 0)
+        assert graphs.statistics.num_eager == (4 if lane.position == 0 else 1)
+        return pairs
+
+    for pairs in on_lane(4, task):
+        assert all(torch.equal(drawn, expected) for drawn, expected in pairs)
+
+
 def test_what_lies_between_the_beginning_and_the_end_of_an_exchange_runs_meanwhile() -> None:
     def work(exchange: Exchange, args: tuple[torch.Tensor, ...], _: dict[str, Any]) -> torch.Tensor:
         take = exchange.start_all_to_all([args[0] + 1] * 2, [(3,)] * 2)

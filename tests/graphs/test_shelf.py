@@ -122,8 +122,11 @@ def test_a_pass_too_large_for_the_budget_runs_as_it_is_and_the_log_says_so_once(
     assert "it needs 100 bytes; graphs may have 50" in refused[0]["reason"]
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("not while capturing")])
-def test_a_capture_that_fails_falls_back_with_equal_bits_and_is_not_tried_again(error: RuntimeError) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no memory"), RuntimeError("not while capturing"), TypeError("no address")],
+)
+def test_a_capture_that_fails_falls_back_with_equal_bits_and_is_not_tried_again(error: Exception) -> None:
     device, model = TapeDevice(), Model()
     graphs = graphs_of(device)
     run(graphs, model, rows(4))

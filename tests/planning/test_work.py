@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from epe.messages import Stage
 from epe.planning.costs import CostKey, CostTable, Workload
@@ -38,6 +39,19 @@ def test_what_fits_nowhere_is_said_with_what_it_would_need():
     assert too_large(table(w1=3000, w4=800), WORKLOAD, WIDTHS) is None
     assert "denoise" in str(too_large(table(w1=9000, w2=4500, w4=2250), WORKLOAD, WIDTHS))
     assert "encode" in str(too_large(table(encode=2000), WORKLOAD, WIDTHS))
+
+
+def test_what_a_lane_keeps_between_steps_counts_with_each_ranks_share():
+    peaks, keeping = table(w1=300, w2=200, w4=150), replace(WORKLOAD, lent_bytes=1200)
+    assert with_barred(peaks, keeping, WIDTHS).barred == (1,)
+    assert too_large(peaks, keeping, WIDTHS) is None
+    message = str(too_large(peaks, replace(WORKLOAD, lent_bytes=2**40), WIDTHS))
+    assert "denoise would need 256 GiB" in message
+    assert "ask for a smaller size, or for less reuse of attention" in message
+    unmeasured = all_costs()
+    unmeasured.memory.limit_bytes, unmeasured.memory.resident_bytes = 1000, 500
+    assert too_large(unmeasured, replace(WORKLOAD, lent_bytes=2001), WIDTHS) is not None
+    assert too_large(unmeasured, replace(WORKLOAD, lent_bytes=2000), WIDTHS) is None
 
 
 def test_a_plan_that_does_not_fit_is_a_fault():

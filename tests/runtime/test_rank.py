@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
 from epe.actors.core import ActorSystem
 from epe.actors.worker import Ending
 from epe.config.load import build_stage
 from epe.messages import Stop
 from epe.runtime.embedded import directory_of
-from epe.runtime.rank import Rank, Seat
+from epe.runtime.rank import COMPILED_CODE, Rank, Seat, keep_compiled_code
 
 
 async def test_a_rank_that_is_told_to_end_while_it_loads_ends_before_it_is_loaded(tiny_zimage):
@@ -26,3 +30,18 @@ async def test_a_rank_that_is_told_to_end_while_it_loads_ends_before_it_is_loade
     assert not await rank.load(stage)
     assert rank.stopped_by.result() == Ending("enough", orderly=True)
     await rank.close()
+
+
+def test_compiled_code_is_kept_for_the_next_start_where_the_user_can_keep_anything(tmp_path: Path) -> None:
+    """Beside a home that cannot be written a service with compiled blocks could not start."""
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    keep_compiled_code(env)
+    assert env[COMPILED_CODE] == str(tmp_path / "epe" / "compiled")
+    env["XDG_CACHE_HOME"] = "/elsewhere"
+    keep_compiled_code(env)
+    assert env[COMPILED_CODE] == str(tmp_path / "epe" / "compiled"), "it was set"
+    env = {"XDG_CACHE_HOME": "/proc"}
+    with capture_logs() as lines:
+        keep_compiled_code(env)
+    assert COMPILED_CODE not in env
+    assert [line["event"] for line in lines] == ["code.not_kept"]

@@ -83,6 +83,10 @@ def after_each_step(adapter: SmallAdapter, request: Request) -> Iterator[State]:
         yield state
 
 
+def drawn(adapter: SmallAdapter, request: Request) -> State:
+    return list(after_each_step(adapter, request))[-1]
+
+
 def run(adapter: SmallAdapter, states: States, request: Request, first_step: int, num_steps: int) -> Work:
     lease = Lease(
         seq=1,
@@ -113,8 +117,7 @@ def test_five_hundred_mixed_requests_leave_no_state() -> None:
     adapter, states, source = SmallAdapter(), States(), Random(0)
     alone = {}
     for number in range(len(STRATEGIES)):
-        *_, state = after_each_step(adapter, cached(number))
-        alone[number] = state.tensors[LATENTS].tolist()
+        alone[number] = drawn(adapter, cached(number)).tensors[LATENTS].tolist()
     left = dict.fromkeys(range(500), 0)
     for number in left:
         states.put(adapter.encode(cached(number)))
@@ -158,10 +161,12 @@ def test_what_is_kept_is_bounded_by_what_was_said_when_the_request_was_taken() -
 
 def test_a_larger_threshold_of_teacache_computes_less_and_strays_more_but_not_without_bound() -> None:
     """From thresholds at which all is computed to any above: there is no cliff to a picture of nothing."""
-    whole, found = drawn(None), []
+    asked = replace(request("r", steps=STEPS), seed=6)
+    whole, found = drawn(SmallAdapter(), asked), []
     for power in range(24):
         strategy = TeaCache(threshold=0.01 * 1.25**power, coefficients=(1.0, 0.0), max_skip_steps=3)
-        state = drawn(strategy)
+        reuse = resolve(strategy, RULES, num_steps=STEPS)
+        state = drawn(SmallAdapter(), replace(asked, reuse=reuse))
         away = float((state.tensors[LATENTS] - whole.tensors[LATENTS]).abs().max())
         found.append((state.scalars["kept_num_computed"], away))
     assert found[0] == (STEPS, 0.0)
@@ -169,9 +174,3 @@ def test_a_larger_threshold_of_teacache_computes_less_and_strays_more_but_not_wi
     assert found == sorted(found, key=lambda each: (-each[0], each[1]))
     way = float((whole.tensors[LATENTS] - 6.0).abs().max())
     assert found[-1][1] < 0.05 * way
-
-
-def drawn(strategy: Strategy | None) -> State:
-    reuse = resolve(strategy, RULES, num_steps=STEPS)
-    *_, state = after_each_step(SmallAdapter(), replace(request("r", steps=STEPS), seed=6, reuse=reuse))
-    return state

@@ -3,6 +3,8 @@ is, captured, and compiled and captured; in turn, in one run.
 
     python -m benchmarks.h200_steps                        # on CUDA
     python -m benchmarks.h200_steps --tiny --device cpu    # the same program on small models, with graphs of the CPU
+    python -m benchmarks.h200_steps --only flux1 --sizes 1024x1024 --timed-steps 10 \
+        --entrants diffusers,ours_compiled,cache_dit,cache_dit_reusing,ours_reusing,xfuser    # other libraries
 
 One JSON object a line, as it goes; a case that fails costs its own line alone. Text has 128 rows, unless a case says
 otherwise.
@@ -17,7 +19,7 @@ import math
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from statistics import median
 from typing import Any
@@ -26,7 +28,8 @@ import torch
 
 from benchmarks.real_sizes import MODELS
 from benchmarks.roofline import least_ms
-from benchmarks.step_entrants import ENTRANTS, Bench, Entrant, StepCase, make_entrant
+from benchmarks.step_entrants import ENTRANTS, Bench, Entrant, StepCase
+from benchmarks.step_libraries import LIBRARIES
 from epe.parallel import activations
 from epe.telemetry.log import configure
 
@@ -47,6 +50,7 @@ CASES = (
     StepCase("flux2-klein", 1024, 1024, text_rows=512),
     StepCase("flux2-klein", 256, 256, text_rows=512),
 )
+EVERYBODY = ENTRANTS | LIBRARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def main() -> None:
             if time.perf_counter() > deadline_s:
                 _say({"family": name, "size": case.size, "left_out": "no time was left"})
                 continue
-            _say(_line(entrants, case))
+            _say(_line(entrants, replace(case, timed_steps=arguments.timed_steps or case.timed_steps)))
         del entrants
         _empty(arguments.device)
 
@@ -86,7 +90,7 @@ class Entrants:
 
     def __getitem__(self, name: str) -> Entrant:
         if name not in self._made:
-            self._made[name] = make_entrant(name, self.bench)
+            self._made[name] = EVERYBODY[name](self.bench)
         return self._made[name]
 
 
@@ -227,11 +231,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    families, entrants = tuple(MODELS), tuple(ENTRANTS)
+    families = tuple(MODELS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="small models in place of the real ones")
     parser.add_argument("--only", type=lambda text: _names(families, text), default=list(families))
-    parser.add_argument("--entrants", type=lambda text: _names(entrants, text), default=list(entrants))
+    parser.add_argument(
+        "--entrants",
+        type=lambda text: _names(tuple(EVERYBODY), text),
+        default=list(ENTRANTS),
+        help=f"of {', '.join(EVERYBODY)} (default: all but other libraries)",
+    )
+    parser.add_argument("--timed-steps", type=int, help="for all cases (default: as they have them)")
     sizes = tuple(dict.fromkeys(case.size for case in CASES))
     parser.add_argument("--sizes", type=lambda text: _names(sizes, text), default=list(sizes))
     parser.add_argument(

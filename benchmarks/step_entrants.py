@@ -184,7 +184,3 @@ ENTRANTS: dict[str, Callable[[Bench], Entrant]] = {
     "ours_captured": lambda bench: Ours(bench, captured=True),
     "ours_compiled": lambda bench: Ours(bench, captured=True, compiled=True),
 }
-
-
-def make_entrant(name: str, bench: Bench) -> Entrant:
-    return ENTRANTS[name](bench)

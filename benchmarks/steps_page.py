@@ -29,7 +29,24 @@ DECODING = (
 
 ROWS = (
     "`python -m benchmarks.compiled_rows >> RUN.jsonl`: two steps of compiled blocks on lanes of 2 and 4 ranks, which "
-    "were threads on one GPU, each with blocks of its own; `=` are the bits of one rank, else the largest difference.",
+    "were threads on one GPU, each with blocks of its own; with `--own-gpus` four steps of ranks with a GPU each, over "
+    "NCCL, captured too. `=` are the bits of one rank, else the largest difference.",
+)
+ROW_TITLES = {"width_2": "2 threads", "width_4": "4 threads", "own_gpus": "2 GPUs"}
+
+# Beside diffusers and our best.
+LIBRARIES = {
+    "cache_dit": "cache-dit, all blocks",
+    "xfuser": "xfuser",
+    "cache_dit_reusing": "cache-dit, every second step left out",
+    "ours_reusing": "ours, every second step left out",
+}
+LIBRARIES_COMMAND = (
+    "`python -m benchmarks.h200_steps --only flux1 --sizes 1024x1024 --timed-steps 10 --entrants "
+    f"diffusers,ours_compiled,{','.join(LIBRARIES)} >> RUN.jsonl`: the mean of ten steps. cache-dit 1.5.3 compiles "
+    "with its own settings of torch's compiler; of steps that it leaves out it computes the first eight blocks, its "
+    "default. Ours leave them out by FreeCache. xfuser 0.7.0 leaves the model to diffusers on one GPU, and compiles it "
+    "whole.",
 )
 
 UNTIMED = (
@@ -57,7 +74,9 @@ def page(lines: Iterable[Line]) -> str:
     """The whole page."""
     everything = list(lines)
     setting = next(line for line in everything if "torch" in line)
-    cases = _latest(line for line in everything if "step_ms" in line and "kernels" not in line)
+    steps = [line for line in everything if "step_ms" in line]
+    against = [line for line in steps if LIBRARIES.keys() & line["step_ms"].keys()]
+    cases = _latest(line for line in steps if "kernels" not in line and line not in against)
     return "\n".join(
         [
             "# Steps on H200",
@@ -84,6 +103,7 @@ def page(lines: Iterable[Line]) -> str:
             *_bits(cases),
             *_decodes([line for line in everything if "decode" in line]),
             *_rows([line for line in everything if "compiled_rows" in line]),
+            *_libraries(_latest(against)),
             *_untimed([line for line in everything if "kernels" in line], cases),
             "",
             *NOT_RUN,
@@ -152,7 +172,7 @@ def _decodes(lines: list[Line]) -> Iterator[str]:
     yield from ("", "## Decoding", "", *DECODING, "")
     yield "| decoder | pixels | type | diffusers, ms | fast, ms | as it is | fast | fast to diffusers, dB |"
     yield "|---|---|---|--:|--:|--:|--:|--:|"
-    for line in lines:
+    for line in {(line["decode"], line["pixels"]): line for line in lines}.values():
         cells = [line["decode"], line["pixels"], line["dtype"].removeprefix("torch.")]
         cells += [f"{line['ms'][name]:.1f}" for name in ("diffusers", "fast")]
         cells += [_ratio(line["ratio"][name]) for name in ("exact", "fast")]
@@ -164,15 +184,27 @@ def _rows(lines: list[Line]) -> Iterator[str]:
     if not lines:
         return
     yield from ("", "## Compiled blocks on lanes", "", *ROWS, "")
-    yield "| family, size, text rows | width 2 | width 4 |"
-    yield "|---|---|---|"
+    found: dict[str, Line] = {}
     for line in lines:
-        cells = ("=" if line.get(each) == 0 else line.get(each, "") for each in ("width_2", "width_4"))
-        yield (
-            f"| {line['compiled_rows']} {line['size']}, {line['text_rows']} | "
-            + " | ".join(map(str, cells))
-            + " |"
-        )
+        name = f"{line['compiled_rows']} {line['size']}, {line['text_rows']}"
+        found.setdefault(name, {}).update(line)
+    yield f"| family, size, text rows | {' | '.join(ROW_TITLES.values())} |"
+    yield "|---" * (1 + len(ROW_TITLES)) + "|"
+    for name, given in found.items():
+        cells = ("=" if given.get(each) == 0 else str(given.get(each, "")) for each in ROW_TITLES)
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _libraries(cases: list[Line]) -> Iterator[str]:
+    if not cases:
+        return
+    names = {BEST: TITLES[BEST], **LIBRARIES}
+    yield from ("", "## Other libraries", "", *LIBRARIES_COMMAND, "")
+    yield f"| family, size, text rows | diffusers, ms a step | {' | '.join(names.values())} |"
+    yield "|---|" + "--:|" * (1 + len(names))
+    for case in cases:
+        cells = [_ratio(case["against_diffusers"].get(name)) for name in names]
+        yield f"| {_name(case)} | {_middle(case['step_ms']['diffusers']):.1f} | {' | '.join(cells)} |"
 
 
 def _name(case: Line) -> str:

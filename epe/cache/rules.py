@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epe.cache.profile import Profile
+from epe.cache.profile import TEA_THRESHOLD, Profile
 from epe.cache.schedule import forced, mag_steps, pab_joints, taylor_steps
 from epe.cache.sizes import RowBytes, Sizes, attention_bytes, record_bytes
 from epe.families import AttentionKind
@@ -153,7 +153,8 @@ def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
         case MagCache():
             return _magcache(asked, profile, num_steps, always)
         case TeaCache():
-            whole = replace(asked, coefficients=asked.coefficients or profile.tea)
+            threshold = asked.threshold or (TEA_THRESHOLD if asked.coefficients else profile.tea_threshold)
+            whole = replace(asked, coefficients=asked.coefficients or profile.tea, threshold=threshold)
             return Reuse(strategy=whole, computed=tuple(sorted(always)))
         case MeanCache():
             return _meancache(asked, profile, num_steps, always)

@@ -81,7 +81,7 @@ def _fit(args: Namespace, family: Family) -> int:
     from epe.media.sidecar import write_whole
     from epe.models.catalog import load_adapter
     from epe.models.loading import Loading
-    from epe.runtime.fitting import Drawer, fit_profile
+    from epe.runtime.fitting import NUM_PROBED, Drawer, fit_profile
     from epe.runtime.rank import DTYPES, pick_device
 
     loading = Loading(device=pick_device(args.device, index=0), dtype=DTYPES[args.dtype])
@@ -92,6 +92,7 @@ def _fit(args: Namespace, family: Family) -> int:
         requests,
         model=Path(args.model_path).name,
         source=f"epe cache fit: {_described(requests)}",
+        num_probed=0 if args.strategy == "teacache" else NUM_PROBED,
         batch=args.batch,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -148,8 +149,8 @@ def _with_part(fitted: Profile, known: Profile | None, strategy: str) -> Profile
     if known is None:
         return replace(fitted, gram=(), sigmas=(), gains=()) if has_tea else replace(fitted, tea=())
     if has_tea:
-        return replace(known, tea=fitted.tea)
-    return replace(fitted, tea=known.tea)
+        return replace(known, tea=fitted.tea, tea_threshold=fitted.tea_threshold)
+    return replace(fitted, tea=known.tea, tea_threshold=known.tea_threshold)
 
 
 def _shown(profile: Profile | None, family: Family) -> str:

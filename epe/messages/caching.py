@@ -53,9 +53,11 @@ class MeanCache(_Strategy, frozen=True, kw_only=True, tag="meancache", forbid_un
 
 class TeaCache(_Strategy, frozen=True, kw_only=True, tag="teacache", forbid_unknown_fields=True):
     """Holds the last velocity until the change of the model's input, by a polynomial of five `coefficients` (highest
-    power first) that of its output, has summed up to `threshold` (Liu et al., 2025). Decided step by step."""
+    power first) that of its output, has summed up to `threshold` (Liu et al., 2025), at most `max_skip_steps` in a row.
+    Decided step by step."""
 
-    threshold: Above0 = 0.2
+    threshold: Above0 | None = None
+    max_skip_steps: Positive = 5
     coefficients: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=5)] | None = None
 
 

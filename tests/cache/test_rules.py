@@ -259,6 +259,19 @@ def test_what_would_take_too_long_to_plan_is_refused() -> None:
             resolve(strategy, FITTED, num_steps=101)
 
 
+def test_the_threshold_of_teacache_is_the_profiles_unless_it_or_a_polynomial_is_given() -> None:
+    rules = CacheRules(profile=replace(made_up(), tea_threshold=0.03))
+    for asked, expected in (
+        (TeaCache(), 0.03),
+        (TeaCache(threshold=0.5), 0.5),
+        (TeaCache(coefficients=(2.0, 0.0)), 0.2),
+    ):
+        reuse = resolve(asked, rules, num_steps=20)
+        assert reuse is not None
+        assert isinstance(reuse.strategy, TeaCache)
+        assert reuse.strategy.threshold == expected
+
+
 def test_a_service_limits_what_requests_may_have() -> None:
     strict = CacheRules(profile=made_up(), allowed=("taylorseer",), least_computed=0.5, max_bytes=2**20)
     with pytest.raises(Unsupported, match="not allowed by this service; allowed are taylorseer"):

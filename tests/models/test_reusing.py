@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,17 @@ def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(
     before = solo(adapter, request)
     solo(adapter, other)
     assert same(solo(adapter, request), before)
+
+
+def test_teacache_skips_no_more_steps_in_a_row_than_it_may(ranks: Ranks, checkpoint: Path) -> None:
+    """Whatever its threshold: at 0.2 it went 48 steps of the demo model without the model."""
+    (adapter,) = ranks(1)
+    for longest, expected in ((1, [0, 2, 4, 6, 8]), (3, [0, 4, 8]), (5, [0, 6, 8])):
+        strategy = TeaCache(threshold=1e6, coefficients=(1.0, 0.0), max_skip_steps=longest)
+        states = [adapter.encode(cached(checkpoint, strategy))]
+        for _ in range(STEPS):
+            states.append(advance(adapter, states[-1], Solo(), Split()))
+        assert [before.step for before, after in pairwise(states) if num_computed(before, after)] == expected
 
 
 @pytest.mark.parametrize("finding", [0, 1])

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.h200_decode import main as decode
 from benchmarks.h200_steps import main
+from benchmarks.step_libraries import computed_steps
 from benchmarks.steps_page import page
+from epe.models.contract import State
+from epe.models.flux1.adapter import Flux1Adapter
 
 
 def test_a_case_becomes_a_row_of_the_page(
@@ -42,6 +47,27 @@ def test_a_case_that_fails_costs_its_own_line_alone(
     assert list(case["step_ms"]) == ["diffusers"]
 
 
+def test_ours_leave_out_as_many_steps_as_other_libraries_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    computed: list[int] = []
+    monkeypatch.setattr("benchmarks.h200_steps.ROUNDS", 0)
+    monkeypatch.setattr(Flux1Adapter, "_passes", _counted(Flux1Adapter._passes, computed))
+    flags = "--tiny --device cpu --only flux1 --sizes 256x256 --timed-steps 5 --entrants ours_reusing"
+    monkeypatch.setattr(sys, "argv", ["h200_steps", *flags.split()])
+    main()
+    assert computed_steps(6) == (0, 2, 4)
+    assert tuple(computed) == computed_steps(6)
+
+
+def _counted(method: Callable[..., Any], computed: list[int]) -> Callable[..., Any]:
+    def passes(adapter: Any, states: list[State], timesteps: torch.Tensor) -> Any:
+        computed.append(states[0].step)
+        return method(adapter, states, timesteps)
+
+    return passes
+
+
 def _fails(*args: object) -> None:
     raise RuntimeError("no memory")
 
@@ -53,7 +79,8 @@ def test_decodes_become_rows_of_the_page(
     monkeypatch.setattr(sys, "argv", ["h200_decode", "--tiny", "--device", "cpu"])
     decode()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["decode"] for line in lines] == ["AutoencoderKL", "AutoencoderKLWan"]
+    decoders, rounds = ["AutoencoderKL"] * 3 + ["AutoencoderKLWan"] * 3, [1, 2, 3] * 2
+    assert [(line["decode"], line["rounds"]) for line in lines] == list(zip(decoders, rounds, strict=True))
     assert all(each is None or each > 80 for line in lines for each in line["psnr_db"].values())
     setting = {"device": "cpu", "python": "3", "torch": "2", "diffusers": "0", "rounds": 3}
     rows = [line for line in page([setting, *lines]).splitlines() if line.startswith("| Autoencoder")]

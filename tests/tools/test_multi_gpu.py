@@ -42,6 +42,12 @@ def test_every_way_to_take_a_step_gives_the_bits_of_one_rank_and_is_timed_in_tur
 
 
 @pytest.mark.world
+def test_compiled_blocks_on_a_lane_have_the_bits_of_one_rank(pair: World) -> None:
+    line, _ = perform(pair, Run("compiled_lane:bits", (SETTING, CASE), {}), limit_s=100.0)
+    assert line == {"width": 2, "own_gpus": 0.0, "replayed": 0, "refused": 0}
+
+
+@pytest.mark.world
 def test_a_decode_over_all_ranks_has_the_bits_of_one_in_bands(pair: World) -> None:
     picture = replace(cases(SETTING)[0], rows=16, columns=8)
     run = Run("lane_decode:decodes", (SETTING, picture), {})

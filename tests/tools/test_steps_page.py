@@ -8,9 +8,47 @@ from benchmarks.steps_page import page
 from tests.world import ROOT
 
 RUNS = [ROOT / f"benchmarks/kept/h200-steps-{name}.jsonl" for name in "abcd"]
+SETTING = {"device": "a GPU", "python": "3", "torch": "2", "diffusers": "0", "rounds": 3}
 
 
 def test_the_page_is_what_its_kept_runs_say() -> None:
     texts = (line for run in RUNS for line in run.read_text().splitlines())
     lines = [json.loads(text) for text in texts if text.startswith("{")]
     assert (ROOT / "docs/results/h200.md").read_text() == page(lines) + "\n"
+
+
+def test_what_lanes_gave_in_several_runs_is_one_row() -> None:
+    case = {"compiled_rows": "wan", "size": "480x832x17", "text_rows": 512}
+    lines = [
+        SETTING,
+        {**case, "width_2": 0.0, "width_4": 0.25},
+        {**case, "own_gpus": 0.0},
+        {**case, "took_s": 3.0},
+    ]
+    assert "| wan 480x832x17, 512 | = | 0.25 | = |" in page(lines).splitlines()
+
+
+def test_other_libraries_stand_in_a_table_of_their_own() -> None:
+    names = ("diffusers", "ours_compiled", "cache_dit", "xfuser")
+    alone = {
+        "family": "flux1",
+        "size": "1024x1024",
+        "text_rows": 512,
+        "step_ms": {"diffusers": [4.0, 4.0, 4.0], "ours_compiled": [2.0, 2.0, 2.0]},
+        "against_diffusers": {"diffusers": [1.0, 1.0, 1.0], "ours_compiled": [2.0, 2.0, 2.0]},
+        "equal_bits": {"diffusers": True, "ours_compiled": True},
+        "graphs": {},
+        "peak_gib": {},
+    }
+    beside = {
+        **alone,
+        "step_ms": {name: [8.0, 8.0, 8.0] for name in names},
+        "against_diffusers": {name: [1.5, 1.5, 1.5] for name in names},
+    }
+    rows = [line for line in page([SETTING, alone, beside]).splitlines() if line.startswith("| flux1")]
+    assert len(rows) == 3
+    assert rows[0].split("|")[2] == " 4.0 "
+    assert (
+        rows[2]
+        == "| flux1 1024x1024, 512 | 8.0 | " + " | ".join(["1.50× (1.50 to 1.50)"] * 3 + ["", ""]) + " |"
+    )

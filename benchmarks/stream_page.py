@@ -37,8 +37,8 @@ were several. Each run had a GPU and cores of its own; other work was on other c
 
 ## Throughput
 
-Pictures a second from the first arrival to the last picture, the median of the rounds; of that time, where it was noted,
-the share in which the rank of the service was at work.
+Pictures a second from the first arrival to the last picture, the median of the rounds; of that time, where it was
+noted, the share in which the rank of the service was at work.
 
 | family | load | arrivals a second | loop | service | ratio | at work |
 |---|--:|--:|--:|--:|--:|--:|
@@ -67,9 +67,9 @@ Seconds, the median of two; the largest and the mean difference of a pixel's val
 ## What was asked, and what was not run
 
 Asked were 1.5 times the throughput and half the P95 of the small pictures. The tails of the small are far below half at
-every load: they do not wait for large ones. Of throughput 1.5 times is reached with `numerics: fast`. With `exact` it is
-not: with equally many pictures of each size those of 1024 pixels take more than half of the time, and both entrants need
-about as long for them, since their steps and their decode are bound by the same kernels ([steps](h200.md)).
+every load: they do not wait for large ones. Of throughput 1.5 times is reached with `numerics: fast`. With `exact` it
+is not: with equally many pictures of each size those of 1024 pixels take more than half of the time, and both entrants
+need about as long for them, since their steps and their decode are bound by the same kernels ([steps](h200.md)).
 
 The soak was to have 500 requests; it shared its GPU and four cores with other work, and its time was over before. From
 the 50th request on what is allocated grew by 8, 6 and 9 MiB for 25 requests each. The encoded prompts of these, which

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.stream_checks_page import checks
+
 Line = dict[str, Any]
 
 PAGE = """\
@@ -110,7 +112,7 @@ def lines_of(runs: Iterable[Path]) -> list[Line]:
     lines: list[Line] = []
     for number, run in enumerate(runs):
         own = [json.loads(text) for text in run.read_text().splitlines() if text[:1] == "{"]
-        is_fast = own[0]["numerics"] == "fast"
+        is_fast = own[0]["case"] == "setting" and own[0]["numerics"] == "fast"
         for line in own:
             named = {"family": f"{line['family']}, fast"} if is_fast and "family" in line else {}
             lines.append({**line, "run": number, **named})
@@ -132,7 +134,7 @@ def page(lines: Sequence[Line]) -> str:
         latency="\n".join(_latency(lines)),
         alone="\n".join(_alone(lines)),
         repeated="\n".join(map(_repeated, _last(lines, "repeated"))),
-        soak="".join(map(_soak, _last(lines, "soak"))),
+        soak="".join(map(_soak, _last(lines, "soak"))) + checks(lines),
     )
 
 

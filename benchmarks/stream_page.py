@@ -80,7 +80,7 @@ are kept up to 128 MiB (`prompts.memory_mib`), have 7.7, 5.9 and 8.7 MiB by the 
 SOAK = """
 ## Soak
 
-{num_requests} requests of {num_steps} steps for {family}, of sides {sides}, by four clients, in
+{num_requests} requests of {num_steps} steps for {family}, of sides {sides}, by {num_clients} clients, in
 {took_s} s. MiB after so many:
 
 | requests | allocated | reserved | captured passes | host, all processes |
@@ -206,6 +206,7 @@ def _soak(line: Line) -> str:
     counts = {found[1]: int(value) for name, value in last.items() if (found := passes.match(name))}
     return SOAK.format(
         **{name: line[name] for name in ("num_requests", "num_steps", "family", "took_s")},
+        num_clients=line.get("num_clients", 4),
         sides=_listed(line["sides"]),
         samples="\n".join(_row(sample["num_done"], *_memory(sample)) for sample in shown),
         counts=", ".join(f"{count} passes {kind}" for kind, count in sorted(counts.items())) or "no passes",

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from epe.cache import CacheRules, num_records, resolve, sizes_of
-from epe.config.attention import attention_rows
 from epe.cache.schedule import fewest_tea_steps
+from epe.config.attention import attention_rows
 from epe.families import FAMILIES
 from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.contract import State

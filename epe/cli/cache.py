@@ -61,6 +61,7 @@ def _add_fit(parser: Parser) -> None:
     parser.add_argument("--steps", type=whole_number, default=50, help="of each trajectory (default 50)")
     parser.add_argument("--height", type=whole_number)
     parser.add_argument("--width", type=whole_number)
+    parser.add_argument("--frames", type=whole_number, help="of a video")
     parser.add_argument("--guidance-scale", type=number)
     parser.add_argument("--seed", type=whole_number, default=0, help="of the first prompt (default 0)")
     parser.add_argument("--batch", type=whole_number, default=1, help="trajectories at once (default 1)")
@@ -123,6 +124,7 @@ def _requests(args: Namespace, family: Family) -> list[Request]:
             prompt=prompt,
             height=args.height,
             width=args.width,
+            num_frames=args.frames,
             num_steps=args.steps,
             guidance_scale=args.guidance_scale,
             seed=args.seed + place,
@@ -134,8 +136,9 @@ def _requests(args: Namespace, family: Family) -> list[Request]:
 
 def _described(requests: Sequence[Request]) -> str:
     first = requests[0]
+    size = (first.height, first.width, *([first.num_frames] if first.num_frames > 1 else []))
     return (
-        f"{len(requests)} trajectories of {first.num_steps} steps at {first.height} x {first.width}, "
+        f"{len(requests)} trajectories of {first.num_steps} steps at {' x '.join(map(str, size))}, "
         f"guidance {first.guidance_scale:g}, seeds from {first.seed}"
     )
 

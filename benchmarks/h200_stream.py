@@ -38,7 +38,7 @@ from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_S
 
 Line = dict[str, Any]
 
-SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 4, 25
+SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 8, 25
 # As many as are in the first chunk, again and again: encoded prompts are kept up to a bound that a soak does not reach.
 SOAK_PROMPTS = 25
 # Of each side both have drawn prompts of so many words before anything is timed. FLUX.1 pads all of them alike.
@@ -99,7 +99,8 @@ def perform(plan: Plan, folder: Path, *, end_s: float) -> None:
                 "start_s": round(time.perf_counter() - written_s, 1),
             }
         )
-        say(asyncio.run(_warmed(plan, [service] if loop is None else [service, loop])))
+        if loop is not None:
+            say(asyncio.run(_warmed(plan, [service, loop])))
         if plan.gate is not None:
             plan.wait_for_gate()
             end_s = time.monotonic() + plan.budget_s
@@ -108,8 +109,8 @@ def perform(plan: Plan, folder: Path, *, end_s: float) -> None:
 
 
 async def _measure(plan: Plan, service: Entrant, loop: Entrant | None, *, end_s: float) -> None:
-    say(await _repeated(plan, service))
     if loop is not None:
+        say(await _repeated(plan, service))
         await _streams(plan, service, loop, end_s=end_s)
     if plan.num_soaked:
         await _soak(plan, service, end_s=end_s)
@@ -234,6 +235,7 @@ async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
                 "num_steps": SOAK_STEPS,
                 "sides": plan.soak_sides,
                 "num_prompts": SOAK_PROMPTS,
+                "num_clients": SOAK_CLIENTS,
                 "num_requests": done,
                 "took_s": round(time.perf_counter() - begin_s, 1),
                 "samples": samples,

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.stream_checks_page import checks
+
 Line = dict[str, Any]
 
 PAGE = """\
@@ -78,7 +80,7 @@ are kept up to 128 MiB (`prompts.memory_mib`), have 7.7, 5.9 and 8.7 MiB by the 
 SOAK = """
 ## Soak
 
-{num_requests} requests of {num_steps} steps for {family}, of sides {sides}, by four clients, in
+{num_requests} requests of {num_steps} steps for {family}, of sides {sides}, by {num_clients} clients, in
 {took_s} s. MiB after so many:
 
 | requests | allocated | reserved | captured passes | host, all processes |
@@ -110,7 +112,7 @@ def lines_of(runs: Iterable[Path]) -> list[Line]:
     lines: list[Line] = []
     for number, run in enumerate(runs):
         own = [json.loads(text) for text in run.read_text().splitlines() if text[:1] == "{"]
-        is_fast = own[0]["numerics"] == "fast"
+        is_fast = own[0]["case"] == "setting" and own[0]["numerics"] == "fast"
         for line in own:
             named = {"family": f"{line['family']}, fast"} if is_fast and "family" in line else {}
             lines.append({**line, "run": number, **named})
@@ -132,7 +134,7 @@ def page(lines: Sequence[Line]) -> str:
         latency="\n".join(_latency(lines)),
         alone="\n".join(_alone(lines)),
         repeated="\n".join(map(_repeated, _last(lines, "repeated"))),
-        soak="".join(map(_soak, _last(lines, "soak"))),
+        soak="".join(map(_soak, _last(lines, "soak"))) + checks(lines),
     )
 
 
@@ -204,6 +206,7 @@ def _soak(line: Line) -> str:
     counts = {found[1]: int(value) for name, value in last.items() if (found := passes.match(name))}
     return SOAK.format(
         **{name: line[name] for name in ("num_requests", "num_steps", "family", "took_s")},
+        num_clients=line.get("num_clients", 4),
         sides=_listed(line["sides"]),
         samples="\n".join(_row(sample["num_done"], *_memory(sample)) for sample in shown),
         counts=", ".join(f"{count} passes {kind}" for kind, count in sorted(counts.items())) or "no passes",

@@ -279,8 +279,9 @@ def test_a_service_limits_what_requests_may_have() -> None:
     with pytest.raises(Unsupported, match="computes at least 10"):
         resolve(TaylorSeer(fresh_threshold=4), strict, num_steps=20)
     undecided = replace(strict, allowed=("teacache",))
-    with pytest.raises(Unsupported, match="decides as it goes; this service computes at least 10 of 20"):
+    with pytest.raises(Unsupported, match="might compute 5 of 20 steps; this service computes at least 10"):
         resolve(TeaCache(), undecided, num_steps=20)
+    assert resolve(TeaCache(max_skip_steps=1), undecided, num_steps=20) is not None
     with pytest.raises(Unsupported, match=r"keep 2 MiB of this request; allowed are 1"):
         resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, sizes=Sizes(record_bytes=2**20))
     assert (

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from epe.cache import CacheRules, num_records, resolve, sizes_of
+from epe.cache.schedule import fewest_tea_steps
 from epe.config.attention import attention_rows
 from epe.families import FAMILIES
 from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
@@ -233,6 +234,7 @@ def test_teacache_skips_no_more_steps_in_a_row_than_it_may(ranks: Ranks, checkpo
         for _ in range(STEPS):
             states.append(advance(adapter, states[-1], Solo(), Split()))
         assert [before.step for before, after in pairwise(states) if num_computed(before, after)] == expected
+        assert fewest_tea_steps(strategy, STEPS, always=(0, STEPS - 1)) == len(expected)
 
 
 @pytest.mark.parametrize("finding", [0, 1])

@@ -43,8 +43,9 @@ lane changes, but for Wan's, which were not run ([every family](h200-families.md
 Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
 one GPU, those of 4 on the same page), steps and decodes at these widths, Ulysses where it sends less than AGKV (from
 three ranks on), static SP4 and DP4, and lanes that work beside each other. The programs take more ranks (`--world 3`,
-4, 8; that of the families has a lane for each width that there are ranks for). Graphs with NCCL's calls in them do not
-exist here: captured steps are cut where a lane exchanges."""
+4, 8; that of the families has a lane for each width that there are ranks for), and have run with small models on three,
+four and eight CPU ranks, with equal bits at every width. Graphs with NCCL's calls in them do not exist here: captured
+steps are cut where a lane exchanges."""
 
 
 def read(paths: Iterable[Path]) -> list[Line]:

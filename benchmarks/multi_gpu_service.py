@@ -53,8 +53,8 @@ def service(lines: list[Line]) -> Iterator[str]:
 
 NOT_RUN = """\
 Not run: the time on the machine ended before it, and then machines of two GPUs were not to be had. The program ran from
-its start to its end with tiny models, Z-Image's pictures on two and four CPU ranks, Wan's pictures and videos on two,
-whose figures say nothing of GPUs."""
+its start to its end with tiny models, Z-Image's pictures on two, three and four CPU ranks, Wan's pictures and videos on
+two, whose figures say nothing of GPUs."""
 
 NOT_SEEN = """\
 When the rank was back was not seen: the time on the machine ended.

@@ -78,9 +78,15 @@ async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen
         )
 
 
-async def use(model: Model, url: str) -> None:
+def use(running: Running) -> None:
     """Ask for each class as often as there are ranks at once, and once more alone: from then on its passes are captured
     on every lane, as those of sizes that the warm-up draws are already."""
+    num_asked = asyncio.run(_use(running.model, running.served.url))
+    _written(running, num_asked)
+
+
+async def _use(model: Model, url: str) -> int:
+    """How many were asked for."""
     ask = _ask(model)
     async with aiohttp.ClientSession(url) as session:
         for each in model.mix.classes:
@@ -95,6 +101,7 @@ async def use(model: Model, url: str) -> None:
             )
             await asyncio.gather(*(ask(session, request) for _ in range(model.world)))
             await ask(session, request)
+    return (model.world + 1) * len(model.mix.classes)
 
 
 def _ask(model: Model) -> Ask:
@@ -179,6 +186,11 @@ def run_cell(running: Running, arrivals: Sequence[Arrival]) -> tuple[list[Seen],
     """What clients saw, and the lines that the service recorded."""
     before = len(running.trace())
     seen = asyncio.run(live(running.model, running.served.url, arrivals))
-    asyncio.run(running.served.until_idle())
-    eventually(lambda: len(running.trace()) == before + len(arrivals), within_s=WRITTEN_S)
+    _written(running, before + len(arrivals))
     return seen, running.trace()[before:]
+
+
+def _written(running: Running, num_lines: int) -> None:
+    """All that was asked for has ended, and is recorded."""
+    asyncio.run(running.served.until_idle())
+    eventually(lambda: len(running.trace()) == num_lines, within_s=WRITTEN_S)

@@ -14,16 +14,21 @@ import yaml
 from msgspec.structs import replace
 
 from benchmarks.serve_raw_videos import COMMAND as RAW_VIDEOS
+from benchmarks.static_stages import lane_widths
 from epe.families import family
 from epe.planning.cost_set import Size
 from epe.simulator.costs import CostSet, read_cost_set
+from tests.launch.service import eventually
 from tests.service.served import EPE, ROOT, Served
 
-WORLDS = (2, 4, 8)
+KEPT_S = 10.0
+WORLDS = (1, 2, 3, 4, 8)
 
 
 def policies(world: int) -> dict[str, str]:
-    """By the name that is shown; for a world of 2, 4 or 8 ranks."""
+    """By the name that is shown. One rank has nothing to choose from."""
+    if world == 1:
+        return {"elastic": "elastic"}
     return {
         "elastic": "elastic",
         f"static SP{world}": "static_cp",
@@ -129,6 +134,7 @@ class Running:
     def wait(self) -> float:
         """Until it is ready; the seconds that it took."""
         assert self.served.url
+        eventually(self.costs_path.exists, within_s=KEPT_S)  # Kept beside the opening of the doors.
         shutil.copy(self.costs_path, self.costs_path.with_name("start.json"))
         return time.monotonic() - self.begin_s
 
@@ -153,6 +159,13 @@ class Running:
             ),
         )
 
+    def leave_behind(self, folder: Path) -> None:
+        """Its log and its costs, by its name."""
+        name = self.name.replace(" ", "-")
+        shutil.copy(self.served.log_path, folder / f"{name}.log")
+        if self.costs_path.exists():
+            shutil.copy(self.costs_path, folder / f"{name}-costs.json")
+
     def trace(self) -> Sequence[str]:
         """The recorded lines so far."""
         return self.trace_path.read_text().splitlines() if self.trace_path.exists() else ()
@@ -170,7 +183,7 @@ class Running:
                 "model": {"cfg_parallel_degree": 1},
                 "scheduler": {
                     "policy": policies(world)[self.name],
-                    "allowed_lane_widths": [width for width in (1, 2, 4, 8) if width <= world],
+                    "allowed_lane_widths": list(lane_widths(world)),
                     "warmup_resolutions": [list(size) for size in mix.measured],
                     "warmup_steps": 5,
                     "cost_file": str(self.costs_path),

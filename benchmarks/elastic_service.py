@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -75,7 +74,7 @@ def _ready(running: Running) -> Running:
 def cells(services: list[Running], loads: list[float], *, seconds: float, end_s: float, folder: Path) -> None:
     """Every load, and at each every service with the same requests."""
     for running in services:
-        asyncio.run(use(running.model, running.served.url))
+        use(running)
     costs = services[0].costs()
     say({"case": "costs", "tasks": [_told(task) for task in costs.tasks]})
     for load in loads:
@@ -84,7 +83,8 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
             if time.monotonic() > end_s:
                 say({"case": "cell", "policy": running.name, "load": load, "error": "no time is left"})
                 continue
-            line = {"case": "cell", "policy": running.name, "load": load, "seconds": arrivals[-1].arrival_s}
+            line = {"case": "cell", "family": running.model.family, "policy": running.name, "load": load}
+            line["seconds"] = arrivals[-1].arrival_s
             try:
                 line |= _measured(running, arrivals, folder)
             except Exception as error:  # It costs its own line alone.
@@ -228,9 +228,7 @@ def main() -> None:
             for running in services:
                 running.served.close()
                 if arguments.logs is not None:
-                    name = running.name.replace(" ", "-")
-                    shutil.copy(running.served.log_path, arguments.logs / f"{name}.log")
-                    shutil.copy(running.costs_path, arguments.logs / f"{name}-costs.json")
+                    running.leave_behind(arguments.logs)
 
 
 def _arguments() -> argparse.Namespace:

@@ -38,7 +38,7 @@ from benchmarks.stream_plan import DRAFTS, SIDES, SOAK_SIDES, TINY_SIDES, TINY_S
 
 Line = dict[str, Any]
 
-SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 4, 25
+SOAK_STEPS, SOAK_CLIENTS, SOAK_CHUNK = 4, 8, 25
 # As many as are in the first chunk, again and again: encoded prompts are kept up to a bound that a soak does not reach.
 SOAK_PROMPTS = 25
 # Of each side both have drawn prompts of so many words before anything is timed. FLUX.1 pads all of them alike.
@@ -99,7 +99,8 @@ def perform(plan: Plan, folder: Path, *, end_s: float) -> None:
                 "start_s": round(time.perf_counter() - written_s, 1),
             }
         )
-        say(asyncio.run(_warmed(plan, [service] if loop is None else [service, loop])))
+        if loop is not None:
+            say(asyncio.run(_warmed(plan, [service, loop])))
         if plan.gate is not None:
             plan.wait_for_gate()
             end_s = time.monotonic() + plan.budget_s
@@ -108,8 +109,8 @@ def perform(plan: Plan, folder: Path, *, end_s: float) -> None:
 
 
 async def _measure(plan: Plan, service: Entrant, loop: Entrant | None, *, end_s: float) -> None:
-    say(await _repeated(plan, service))
     if loop is not None:
+        say(await _repeated(plan, service))
         await _streams(plan, service, loop, end_s=end_s)
     if plan.num_soaked:
         await _soak(plan, service, end_s=end_s)
@@ -159,7 +160,9 @@ async def _alone(plan: Plan, service: Entrant, loop: Entrant) -> Line:
     """The seconds of a request that has the entrant for itself, and how far the two pictures differ."""
     seconds: dict[str, dict[str, list[float]]] = {each.name: {} for each in (service, loop)}
     differences: dict[str, list[float]] = {}
+    work_s: dict[str, Line] = {}
     for side in plan.sides:
+        before = await service.work_s()
         for number in range(ALONE_ROUNDS):
             arrival = Arrival(0, side, prompt_of(Random(number), num_words=20), number)
             drawn = []
@@ -169,12 +172,20 @@ async def _alone(plan: Plan, service: Entrant, loop: Entrant) -> Line:
                 drawn.append(pixels.astype(int))
             away = np.abs(drawn[0] - drawn[1])
             differences[str(side)] = [int(away.max()), round(float(away.mean()), 3)]
+        work_s[str(side)] = await _worked(service, before, num_requests=ALONE_ROUNDS)
     return {
         "case": "alone",
         "family": plan.family,
         **{f"{name}_s": each for name, each in seconds.items()},
         "pixel_difference": differences,
+        "service_work_s": work_s,
     }
+
+
+async def _worked(service: Entrant, before: dict[str, float], *, num_requests: int = 1) -> Line:
+    """Seconds that each stage has taken since `before`, of a request in the mean."""
+    now = await service.work_s()
+    return {name: round((value - before.get(name, 0)) / num_requests, 4) for name, value in now.items()}
 
 
 async def _round(
@@ -185,7 +196,7 @@ async def _round(
     order = (service, loop) if number % 2 == 0 else (loop, service)
     before = await service.work_s()
     streams = {each.name: _stream(await play(each.url, arrivals, plan.draft)) for each in order}
-    work_s = {name: round(value - before.get(name, 0), 3) for name, value in (await service.work_s()).items()}
+    work_s = await _worked(service, before)
     line = {"case": "stream", "family": plan.family, "load": load, "rate": round(rate, 4), "round": number}
     return {**line, "num_requests": len(arrivals), **streams, "service_work_s": work_s}
 
@@ -203,7 +214,7 @@ def _stream(answers: list[Answer]) -> Line:
 
 
 async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
-    """Short requests of many sizes; after each chunk of them the memory of the service."""
+    """Short requests of many sizes; after each chunk of them the memory of the service, and a line with all so far."""
     source = Random(7)
     prompts = [prompt_of(source) for _ in range(SOAK_PROMPTS)]
     draft = Draft(num_steps=SOAK_STEPS, guidance_scale=plan.draft.guidance_scale)
@@ -217,18 +228,19 @@ async def _soak(plan: Plan, service: Entrant, *, end_s: float) -> None:
         await play_at_once(service.url, chunk, draft, num_clients=SOAK_CLIENTS)
         done += len(chunk)
         samples.append({"num_done": done, **await service.memory()})
-    say(
-        {
-            "case": "soak",
-            "family": plan.family,
-            "num_steps": SOAK_STEPS,
-            "sides": plan.soak_sides,
-            "num_prompts": SOAK_PROMPTS,
-            "num_requests": done,
-            "took_s": round(time.perf_counter() - begin_s, 1),
-            "samples": samples,
-        }
-    )
+        say(
+            {
+                "case": "soak",
+                "family": plan.family,
+                "num_steps": SOAK_STEPS,
+                "sides": plan.soak_sides,
+                "num_prompts": SOAK_PROMPTS,
+                "num_clients": SOAK_CLIENTS,
+                "num_requests": done,
+                "took_s": round(time.perf_counter() - begin_s, 1),
+                "samples": samples,
+            }
+        )
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""A rank is killed while its lane exchanges: what the other one sees, and what frees it. A case of
-`benchmarks.multi_gpu`, run by every rank of a world of two."""
+"""A rank is killed while the lane of all exchanges: what the others see, and what frees them. A case of
+`benchmarks.multi_gpu`, run by every rank."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from epe.transport.exchange import Exchange
 from tests.world import RankContext
 
 Line = dict[str, Any]
-LANE = Lane(ranks=(0, 1))
+VICTIM = 1
 PART_BYTES = 16 << 20
-# For so long both exchange, and for so long the survivor is left alone with it.
+# For so long both exchange, and for so long the survivors are left alone with it.
 TOGETHER_S, ALONE_S, FREED_S = 1.0, 6.0, 10.0
 
 
 def death(context: RankContext, setting: Setting) -> Line | None:
-    """Seconds from the death until the survivor's thread came back by itself (None: not within `ALONE_S`), and what its
+    """Seconds from the death until a survivor's thread came back by itself (None: not within `ALONE_S`), and what its
     lane's closing took."""
     place = Place(context, setting, Case(family="zimage"), kind="death")
     groups = place.groups()
-    exchange = groups.exchange(LANE)
-    if context.rank == 1:
+    lane = Lane(ranks=tuple(range(context.world_size)))
+    exchange = groups.exchange(lane)
+    if context.rank == VICTIM:
         context.store.set("pid", str(os.getpid()))
         _exchange_for(TOGETHER_S, exchange, place.device)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -45,7 +46,7 @@ def death(context: RankContext, setting: Setting) -> Line | None:
         "said": thread.said,
     }
     begin_s = time.perf_counter()
-    groups.drop(LANE)
+    groups.drop(lane)
     line["closing_s"] = round(time.perf_counter() - begin_s, 4)
     thread.join(FREED_S)
     line["freed"] = not thread.is_alive()

@@ -46,9 +46,9 @@ def ways(world_size: int, *, has_branches: bool) -> Iterator[Way]:
     """One rank first; all lanes of a width work at once."""
     for captured in (False, True):
         yield Way(1, "agkv", captured)
-    for width in (2, 4, 8):
+    for width in (2, 3, 4, 8):
         if world_size % width == 0:
-            for method in METHODS[: 3 if has_branches else 2]:
+            for method in METHODS[: 3 if has_branches and width % 2 == 0 else 2]:
                 for captured in (False, True):
                     yield Way(width, method, captured)
 

@@ -1,5 +1,5 @@
 """What connecting the ranks of a lane takes, what an exchange and a lane change take, and how fast states move: cases
-of `benchmarks.multi_gpu`, run by every rank of a world of two."""
+of `benchmarks.multi_gpu`, run by every rank. Lanes have all ranks; states move between the first two."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def groups(context: RankContext, setting: Setting) -> Line:
     """Connecting a lane, closing it, and connecting it again, as after an error; and what each leaves in memory."""
     place = Place(context, setting, Case(family="zimage"), kind="groups")
     groups, memory = place.groups(), _Memory(place.device)
+    everyone = tuple(range(context.world_size))
     connect_s, connect_mib, close_s, close_mib = [], [], [], []
     for incarnation in range(INCARNATIONS):
-        lane = Lane(ranks=PAIR, incarnation=incarnation)
+        lane = Lane(ranks=everyone, incarnation=incarnation)
         connect_s.append(_took(partial(groups.exchange, lane)))
         connect_mib.append(memory.more_mib())
         _gather_s(groups.exchange(lane), place.device, _LARGE_BYTES >> 6 * setting.tiny)
@@ -52,7 +53,7 @@ def groups(context: RankContext, setting: Setting) -> Line:
             close_s.append(_took(partial(groups.drop, lane)))
             time.sleep(SETTLE_S)
             close_mib.append(memory.more_mib())
-    other = Lane(ranks=PAIR[::-1])
+    other = Lane(ranks=everyone[::-1])
     second_s = _took(partial(groups.exchange, other))
     line = {
         "connect_s": [round(each, 3) for each in connect_s],
@@ -61,7 +62,7 @@ def groups(context: RankContext, setting: Setting) -> Line:
         "close_mib": close_mib,
         "second_lane_s": round(second_s, 3),
         "second_lane_mib": memory.more_mib(),
-        **_changes(groups, place.device, Lane(ranks=PAIR, incarnation=INCARNATIONS - 1), other),
+        **_changes(groups, place.device, Lane(ranks=everyone, incarnation=INCARNATIONS - 1), other),
     }
     groups.close()
     return line
@@ -76,7 +77,7 @@ def _changes(groups: Any, device: torch.device, lane: Lane, other: Lane) -> Line
         def work() -> None:
             for number in range(REPEATS):
                 exchange = groups.exchange(lanes[number % len(lanes)])
-                exchange.gather(part, (1024, 1024), dim=0)
+                exchange.gather(part, (1024,) * exchange.width, dim=0)
             _synchronize(device)
 
         work()
@@ -93,17 +94,18 @@ def exchanges(context: RankContext, setting: Setting) -> list[Line]:
     """Gathers, back to back: microseconds on the device and at the host, and received bytes a second."""
     place = Place(context, setting, Case(family="zimage"), kind="exchanges")
     groups = place.groups()
-    exchange, lines = groups.exchange(Lane(ranks=PAIR)), []
+    exchange, lines = groups.exchange(Lane(ranks=tuple(range(context.world_size)))), []
     for kib in PARTS_KIB[: 3 if setting.tiny else None]:
         _gather_s(exchange, place.device, kib << 10)
         found = [_gather_s(exchange, place.device, kib << 10) for _ in range(ROUNDS)]
         device_s, host_s = (median(each) for each in zip(*found, strict=True))
+        received_bytes = (exchange.width - 1) * (kib << 10)
         lines.append(
             {
                 "part_kib": kib,
                 "device_us": round(1e6 * device_s, 2),
                 "host_us": round(1e6 * host_s, 2),
-                "gb_per_s": round((kib << 10) / device_s / 1e9, 2),
+                "gb_per_s": round(received_bytes / device_s / 1e9, 2),
             }
         )
     groups.close()
@@ -126,6 +128,8 @@ def _gather_s(exchange: Exchange, device: torch.device, num_bytes: int) -> tuple
 def moves(context: RankContext, setting: Setting, family: str) -> Line | None:
     """A state of `family` from the first rank to the second: by the way of a service (host memory, RPC, host memory),
     by its parts, and straight over the lane. Milliseconds at the second rank."""
+    if context.rank not in PAIR:
+        return None
     place = Place(context, setting, Case(family=family), kind="moves")
     factory = place.factory(shared=False, shallow=True)
     adapter = place.adapter_around(factory.pipeline(factory.weights()))

@@ -2,6 +2,7 @@
 
     python -m benchmarks.multi_gpu > RUN.jsonl                   # on two GPUs, about six minutes
     python -m benchmarks.multi_gpu --device cpu --tiny           # the same program on two CPU ranks
+    python -m benchmarks.multi_gpu --world 3 --sections steps    # lanes of three, which two, four or eight ranks lack
     python -m benchmarks.multi_gpu --sections steps --families flux1 zimage --budget-s 120
 
 One JSON object a line, as it goes. A case that fails or outlasts its limit costs its own line alone. Bits of whole
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks import lane_decode, lane_traffic
+from benchmarks import lane_death, lane_decode, lane_traffic
 from benchmarks.blas import BLAS
 from benchmarks.h200_families import about, say, setting_of
 from benchmarks.place import Setting
@@ -86,7 +87,7 @@ _SECTIONS: dict[str, Callable[[list[str], Setting], Iterator[Callable[[float], R
     "moves": _moves,
     "decodes": _decodes,
     "steps": _steps,
-    "death": lambda families, setting: iter([_of("lane_death:death", setting, dying=(1,))]),
+    "death": lambda families, setting: iter([_of("lane_death:death", setting, dying=(lane_death.VICTIM,))]),
 }
 
 
@@ -124,10 +125,13 @@ def _worse(one: Any, other: Any) -> Any:
     return one
 
 
-def world_of(device: str, *, tiny: bool) -> Setting:
-    """As `benchmarks.h200_families` has it; where ranks have no GPU of their own there are two."""
+def world_of(device: str, *, tiny: bool, num_ranks: int | None) -> Setting:
+    """As `benchmarks.h200_families` has it, with so many ranks: of GPUs at most as many as there are (None: all), else
+    two unless more are asked for."""
     setting = setting_of(device, tiny=tiny)
-    return setting if setting.backend == "nccl" else replace(setting, num_ranks=2)
+    if setting.backend != "nccl":
+        return replace(setting, num_ranks=num_ranks or 2)
+    return replace(setting, num_ranks=min(num_ranks or setting.num_ranks, setting.num_ranks))
 
 
 def main() -> None:
@@ -137,13 +141,14 @@ def main() -> None:
     families = list(dict.fromkeys(case.family for case in STEPS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
+    parser.add_argument("--world", type=int, help="ranks (default: one for each GPU, two without)")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--families", nargs="+", choices=families, default=families, help="of steps")
     parser.add_argument("--budget-s", type=float, default=400.0, help="seconds after which no case begins")
     parser.add_argument("--case-s", type=float, default=CASE_LIMIT_S, help="the most seconds of one case")
     arguments = parser.parse_args()
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # RPC would tell of every peer that leaves.
-    setting = world_of(arguments.device, tiny=arguments.tiny)
+    setting = world_of(arguments.device, tiny=arguments.tiny, num_ranks=arguments.world)
     os.environ.update(BLAS[setting.blas].environment)
     end_s = time.time() + arguments.budget_s
     say(about(setting))

@@ -9,11 +9,14 @@ from typing import Any
 Line = dict[str, Any]
 
 METHODS = {"agkv": "AGKV", "ulysses": "Ulysses", "guidance": "guidance branches"}
-# Ideal milliseconds of a step at widths 1 and 2 with AGKV, from the roofline that the page names.
-IDEAL_MS = {
-    ("flux1", "1024x1024"): (100.1, 54.9),
-    ("qwen-image", "1024x1024"): (189.2, 104.1),
-    ("zimage", "1024x1024"): (73.7, 39.9),
+# Ideal milliseconds of a step by the ranks of its lane, from the roofline that the page names.
+IDEAL_MS: dict[tuple[str, str, str], dict[int, float]] = {
+    ("flux1", "1024x1024", "agkv"): {1: 100.1, 2: 54.9, 4: 32.0, 8: 20.6},
+    ("flux1", "1024x1024", "ulysses"): {2: 55.5, 4: 29.4, 8: 15.5},
+    ("qwen-image", "1024x1024", "agkv"): {1: 189.2, 2: 104.1, 4: 60.9, 8: 39.4},
+    ("qwen-image", "1024x1024", "ulysses"): {2: 105.3, 4: 55.9, 8: 29.7},
+    ("zimage", "1024x1024", "agkv"): {1: 73.7, 2: 39.9, 4: 22.8, 8: 14.3},
+    ("zimage", "1024x1024", "ulysses"): {2: 40.2, 4: 21.3, 8: 11.1},
 }
 
 
@@ -38,10 +41,10 @@ def parity(lines: list[Line]) -> Iterator[str]:
     yield "## Bits"
     yield ""
     yield (
-        "A lane of two ranks over NCCL against one rank, `=` for equal bits of the latents on every rank, else the "
-        "largest difference; a lane change at every step boundary goes GPU 0, both (turned round), both, GPU 1, both "
-        "(turned round). Products are set as a rank of a service sets them. `odd` is a number of tokens that nothing "
-        "divides."
+        "A lane over NCCL against one rank, `=` for equal bits of the latents on every rank, else the largest "
+        "difference; a lane change at every step boundary goes, on two ranks, GPU 0, both (turned round), both, GPU 1, "
+        "both (turned round). Products are set as a rank of a service sets them. `odd` is a number of tokens that "
+        "nothing divides."
     )
     yield ""
     found = {
@@ -51,14 +54,15 @@ def parity(lines: list[Line]) -> Iterator[str]:
         and line["setting"]["backend"] == "nccl"
         and "error" not in line
     }
-    rows = [(*key[:4], _verdict(line)) for key, line in found.items()]
-    yield from table(("family", "case", "method", "tokens", "bits"), rows)
+    rows = [(*key, _verdict(line)) for key, line in found.items()]
+    yield from table(("family", "case", "ranks", "method", "tokens", "bits"), rows)
 
 
 def _lane_key(line: Line) -> tuple[str, ...]:
     is_lane = line["case"] == "lane"
     method = METHODS[line["mode"]] if line["split"].startswith("1x") else METHODS["guidance"]
-    return line["family"], "lane" if is_lane else "lane changes", method, line["size"]
+    case = "lane" if is_lane else "lane changes"
+    return line["family"], case, str(line["width"]), method, line["size"]
 
 
 def _verdict(line: Line) -> str:
@@ -83,9 +87,9 @@ def steps(lines: list[Line]) -> Iterator[str]:
         "time of one captured rank over that of the captured lane, the median of the rounds with the least and the "
         "most. Host: milliseconds of a step until Python had issued it; where they equal the step's, the GPU waits "
         "for Python. In exchanges: for how long the stream of a captured rank was in a step's exchanges, waiting for "
-        "the other rank among it. The bound is half of one rank's time with the bytes of the lane at the most that "
-        "exchanges here received a second, and nothing else; the ideal is a roofline of arithmetic at 790 and "
-        "attention at 600 TFLOP/s with exchanges at 375 GB/s. Z-Image has one guidance branch, Qwen-Image and Wan "
+        "the others among it. The bound is one rank's time over the lane's ranks with the bytes of the lane at the "
+        "most that exchanges here received a second, and nothing else; the ideal is a roofline of arithmetic at 790 "
+        "and attention at 600 TFLOP/s with exchanges at 375 GB/s. Z-Image has one guidance branch, Qwen-Image and Wan "
         "two. Blocks are not compiled."
     )
     yield ""
@@ -115,7 +119,7 @@ def _step_rows(case: tuple[str, str], ways: dict[tuple[Any, ...], Line], speed: 
         if captured:
             continue
         graphs = ways.get((width, method, True))
-        ideal = IDEAL_MS.get(case, ("", ""))[width - 1] if method == "agkv" else ""
+        ideal = IDEAL_MS.get((*case, method), {}).get(width, "")
         yield [
             " ".join(case),
             "one rank" if width == 1 else f"{width}, {METHODS[method]}",

@@ -27,14 +27,25 @@ COMMANDS = (
 
 NOT_RUN = """## Not run
 
-On two GPUs, for want of time on the machine: what a table above lacks of FLUX.1, Z-Image, Qwen-Image and Wan. Under
-torch's own setting of products two ranks over NCCL gave the bits of one for all four, and so did their lane
-changes, but for Wan's, which were not run ([every family](h200-families.md)).
+Machines of two GPUs were not to be had any more before these were run on one:
+
+    python -m benchmarks.multi_gpu --sections steps decodes --families flux1 wan qwen-image
+    python -m benchmarks.h200_families --families qwen-image wan --cases lane moves
+    python -m benchmarks.elastic_service --family wan
+    python -m benchmarks.elastic_service --policies "static SP2" --loads --kill
+
+That is: times of FLUX.1, Qwen-Image and Wan over two GPUs; decodes over NCCL; bits of Wan, and of Qwen-Image with
+Ulysses, divided guidance and lane changes; elastic against static and against the simulator; when a killed rank is
+back.
+Under torch's own setting of products two ranks over NCCL gave the bits of one for all four families, and so did their
+lane changes, but for Wan's, which were not run ([every family](h200-families.md)).
 
 Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
-one GPU, see the same page), steps and decodes at these widths, Ulysses where it sends less than AGKV (from three
-ranks on), static SP4 and DP4, and lanes that work beside each other. Graphs with NCCL's calls in them do not exist
-here: captured steps are cut where a lane exchanges."""
+one GPU, those of 4 on the same page), steps and decodes at these widths, Ulysses where it sends less than AGKV (from
+three ranks on), static SP4 and DP4, and lanes that work beside each other. The programs take more ranks (`--world 3`,
+4, 8; that of the families has a lane for each width that there are ranks for), and have run with small models on three,
+four and eight CPU ranks, with equal bits at every width. Graphs with NCCL's calls in them do not exist here: captured
+steps are cut where a lane exchanges."""
 
 
 def read(paths: Iterable[Path]) -> list[Line]:

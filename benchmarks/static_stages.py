@@ -5,14 +5,24 @@ from __future__ import annotations
 from epe.simulator.baselines import BASELINES, BaselineSettings
 
 
+def lane_widths(world: int) -> tuple[int, ...]:
+    """Powers of two, and all ranks."""
+    return (*(width for width in (1, 2, 4, 8) if width < world), world)
+
+
 class StaticStages2(BASELINES["stage-static"]):  # type: ignore[misc]
     """`stage-static` of the simulator with its default settings, on two ranks."""
 
     world = 2
 
     def __init__(self) -> None:
-        widths = tuple(width for width in (1, 2, 4, 8) if width <= self.world)
-        super().__init__(BaselineSettings(world_size=self.world, widths=widths))
+        super().__init__(BaselineSettings(world_size=self.world, widths=lane_widths(self.world)))
+
+
+class StaticStages3(StaticStages2):
+    """The same on three ranks."""
+
+    world = 3
 
 
 class StaticStages4(StaticStages2):

@@ -43,6 +43,7 @@ def fit(
     source: str,
 ) -> Profile:
     """The profile of trajectories over the same noise levels, and of errors in some of them."""
+    tea = _polynomial(trajectories)
     return Profile(
         model=model,
         family=family,
@@ -50,7 +51,8 @@ def fit(
         sigmas=sigmas,
         gram=gram_rows(np.mean([_in_parts(each.products, sigmas) for each in trajectories], axis=0)),
         gains=_gains(probes, num_steps=len(sigmas) - 1),
-        tea=_polynomial(trajectories),
+        tea=tea,
+        tea_threshold=tea_threshold(trajectories, tea),
     )
 
 
@@ -87,3 +89,23 @@ def _polynomial(trajectories: Sequence[Trajectory]) -> tuple[float, ...]:
         if np.polyval(fitted, asked).min() >= 0:
             return tuple(float(f"{value:.9g}") for value in fitted)
     return (float(f"{wanted.mean():.9g}"),)
+
+
+def tea_threshold(trajectories: Sequence[Trajectory], tea: Sequence[float]) -> float:
+    """The largest threshold at which, by the changes of the latents, half of all steps are computed."""
+    changes = [np.polyval(tea, each.latents_change) for each in trajectories]
+    half = sum(len(each) + 1 for each in changes) / 2
+    most = max(1e-6, *(float(each.sum()) for each in changes))
+    thresholds = np.geomspace(most, most * 1e-6, 400)
+    enough = (value for value in thresholds if sum(_num_computed(each, value) for each in changes) >= half)
+    return float(f"{next(enough, thresholds[-1]):.3g}")
+
+
+def _num_computed(changes: np.ndarray, threshold: float) -> int:
+    """Steps that TeaCache computes, the first and the last included."""
+    count, total = 2, 0.0
+    for change in changes[:-1]:
+        total += change
+        if total >= threshold:
+            count, total = count + 1, 0.0
+    return count

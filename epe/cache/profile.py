@@ -20,6 +20,8 @@ from epe.errors import BadSetting
 from epe.messages.caching import Above0, Coefficient, Positive, Share
 
 FILE = "flexcache.json"
+# The paper's, for its polynomials.
+TEA_THRESHOLD = 0.2
 _PUBLISHED = Path(__file__).parent / "profiles"
 
 
@@ -39,8 +41,8 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `sigmas` are the noise levels of the trajectories measured, after the last step too. `gram` has, row by row up to
     the diagonal, the mean over trajectories of the inner products of the velocities of every two steps, in parts of the
     squared length of the whole way from noise to picture. `tea` is the polynomial of the change of the velocity by that
-    of the latents, highest power first. `gains` say how much of an error in the latents before each step, and after the
-    last, is left at the end (none: all of each).
+    of the latents, highest power first, and `tea_threshold` what it sums up to before a step is computed. `gains` say
+    how much of an error in the latents before each step, and after the last, is left at the end (none: all of each).
     """
 
     model: str
@@ -52,6 +54,7 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gains: tuple[Coefficient, ...] = ()
     mag: MagTable | None = None
     tea: Annotated[tuple[Coefficient, ...], Meta(max_length=5)] = ()
+    tea_threshold: Above0 = TEA_THRESHOLD
 
     @property
     def num_steps(self) -> int:

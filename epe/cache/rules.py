@@ -7,8 +7,8 @@ from typing import get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from epe.cache.profile import Profile
-from epe.cache.schedule import forced, mag_steps, pab_joints, taylor_steps
+from epe.cache.profile import TEA_THRESHOLD, Profile
+from epe.cache.schedule import fewest_tea_steps, forced, mag_steps, pab_joints, taylor_steps
 from epe.cache.sizes import RowBytes, Sizes, attention_bytes, record_bytes
 from epe.families import AttentionKind
 from epe.messages.caching import (
@@ -87,7 +87,8 @@ def _check_supported(asked: ActiveStrategy, rules: CacheRules) -> None:
         return
     if isinstance(asked, Pab):
         raise Unsupported(
-            "pab is not supported with this family, whose attention modules do more than attention"
+            "pab is not supported with this model: its attention modules do more than attention, or its blocks are "
+            "compiled (`numerics: fast`)"
         )
     profile = rules.profile
     model = f"what is known of {profile.model}" if profile else "this model, of which nothing is known"
@@ -104,16 +105,19 @@ def _check(reuse: Reuse, rules: CacheRules, sizes: Sizes, *, num_steps: int) -> 
         raise Unsupported(
             f"{name} would keep {_mib(kept_bytes)} MiB of this request; allowed are {_mib(rules.max_bytes)}"
         )
-    least = rules.least_computed * num_steps
-    if len(reuse.computed) < least and not reuse.is_static:
+    least, fewest = rules.least_computed * num_steps, _fewest(reuse, num_steps)
+    if fewest < least:
         raise Unsupported(
-            f"{name} decides as it goes; this service computes at least {least:g} of {num_steps} steps"
+            f"{name} {'would' if reuse.is_static else 'might'} compute {fewest} of {num_steps} steps; this service "
+            f"computes at least {least:g}: let less be skipped"
         )
-    if len(reuse.computed) < least:
-        raise Unsupported(
-            f"{name} would compute {len(reuse.computed)} of {num_steps} steps; this service computes at least "
-            f"{least:g}: ask for less"
-        )
+
+
+def _fewest(reuse: Reuse, num_steps: int) -> int:
+    """Steps that are computed, or at least so many where that is decided later."""
+    if isinstance(reuse.strategy, TeaCache):
+        return fewest_tea_steps(reuse.strategy, num_steps, always=reuse.computed)
+    return len(reuse.computed)
 
 
 def _mib(num_bytes: int) -> str:
@@ -142,10 +146,12 @@ def supported(rules: CacheRules) -> tuple[StrategyName, ...]:
     return tuple(name for name in NAMES if known[name])
 
 
-def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
+def _planned(given: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
+    warmup = _warmup(given, num_steps)
+    asked = replace(given, warmup_steps=warmup)
     if num_steps <= FEW_STEPS and not asked.few_steps:
         return Reuse(strategy=asked, computed=tuple(range(num_steps)))
-    always = frozenset(forced(num_steps, warmup=asked.warmup_steps, cooldown=asked.cooldown_steps))
+    always = frozenset(forced(num_steps, warmup=warmup, cooldown=asked.cooldown_steps))
     profile = rules.profile or _NO_PROFILE
     match asked:
         case TaylorSeer():
@@ -153,7 +159,8 @@ def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
         case MagCache():
             return _magcache(asked, profile, num_steps, always)
         case TeaCache():
-            whole = replace(asked, coefficients=asked.coefficients or profile.tea)
+            threshold = asked.threshold or (TEA_THRESHOLD if asked.coefficients else profile.tea_threshold)
+            whole = replace(asked, coefficients=asked.coefficients or profile.tea, threshold=threshold)
             return Reuse(strategy=whole, computed=tuple(sorted(always)))
         case MeanCache():
             return _meancache(asked, profile, num_steps, always)
@@ -164,6 +171,13 @@ def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
             )
         case FreeCache():
             return _freecache(asked, profile, num_steps, always)
+
+
+def _warmup(given: ActiveStrategy, num_steps: int) -> int:
+    """The first steps that are always computed: PAB's early ones decide on the picture."""
+    if given.warmup_steps is not None:
+        return given.warmup_steps
+    return max(1, num_steps // 6) if isinstance(given, Pab) else 1
 
 
 def _magcache(asked: MagCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:

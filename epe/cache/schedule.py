@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from epe.cache.profile import MagTable
 from epe.families import AttentionKind
-from epe.messages.caching import Pab, TaylorSeer
+from epe.messages.caching import Pab, TaylorSeer, TeaCache
 
 
 def forced(num_steps: int, *, warmup: int, cooldown: int) -> set[int]:
@@ -29,11 +29,21 @@ def mag_steps(table: MagTable, num_steps: int, *, always: Iterable[int]) -> tupl
 
 def taylor_steps(strategy: TaylorSeer, num_steps: int, *, always: Iterable[int]) -> tuple[int, ...]:
     """TaylorSeer's: the first ones, then every `fresh_threshold`-th after the last that was computed."""
-    computed = set(always) | set(range(min(strategy.first_enhance, num_steps)))
-    since = 0
+    first = range(min(strategy.first_enhance, num_steps))
+    return _no_farther_apart(strategy.fresh_threshold, num_steps, always={*always, *first})
+
+
+def fewest_tea_steps(strategy: TeaCache, num_steps: int, *, always: Iterable[int]) -> int:
+    """How many TeaCache computes if no threshold is ever reached."""
+    return len(_no_farther_apart(strategy.max_skip_steps + 1, num_steps, always=always))
+
+
+def _no_farther_apart(gap: int, num_steps: int, *, always: Iterable[int]) -> tuple[int, ...]:
+    """The steps of `always`, and every `gap`-th after the last one."""
+    computed, since = set(always), 0
     for step in range(num_steps):
         since = 0 if step in computed else since + 1
-        if since == strategy.fresh_threshold:
+        if since == gap:
             computed.add(step)
             since = 0
     return tuple(sorted(computed))
@@ -51,7 +61,7 @@ def reused_kinds(
 ) -> frozenset[AttentionKind]:
     """The kinds of attention that a step takes from an earlier one: none outside the window between warm-up and
     cool-down, the first of it included."""
-    place = step - max(1, strategy.warmup_steps)
+    place = step - max(1, strategy.warmup_steps or 1)
     if place < 0 or step >= num_steps - strategy.cooldown_steps:
         return frozenset()
     every = {

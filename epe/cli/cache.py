@@ -61,6 +61,7 @@ def _add_fit(parser: Parser) -> None:
     parser.add_argument("--steps", type=whole_number, default=50, help="of each trajectory (default 50)")
     parser.add_argument("--height", type=whole_number)
     parser.add_argument("--width", type=whole_number)
+    parser.add_argument("--frames", type=whole_number, help="of a video")
     parser.add_argument("--guidance-scale", type=number)
     parser.add_argument("--seed", type=whole_number, default=0, help="of the first prompt (default 0)")
     parser.add_argument("--batch", type=whole_number, default=1, help="trajectories at once (default 1)")
@@ -81,7 +82,7 @@ def _fit(args: Namespace, family: Family) -> int:
     from epe.media.sidecar import write_whole
     from epe.models.catalog import load_adapter
     from epe.models.loading import Loading
-    from epe.runtime.fitting import Drawer, fit_profile
+    from epe.runtime.fitting import NUM_PROBED, Drawer, fit_profile
     from epe.runtime.rank import DTYPES, pick_device
 
     loading = Loading(device=pick_device(args.device, index=0), dtype=DTYPES[args.dtype])
@@ -92,6 +93,7 @@ def _fit(args: Namespace, family: Family) -> int:
         requests,
         model=Path(args.model_path).name,
         source=f"epe cache fit: {_described(requests)}",
+        num_probed=0 if args.strategy == "teacache" else NUM_PROBED,
         batch=args.batch,
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -122,6 +124,7 @@ def _requests(args: Namespace, family: Family) -> list[Request]:
             prompt=prompt,
             height=args.height,
             width=args.width,
+            num_frames=args.frames,
             num_steps=args.steps,
             guidance_scale=args.guidance_scale,
             seed=args.seed + place,
@@ -133,8 +136,9 @@ def _requests(args: Namespace, family: Family) -> list[Request]:
 
 def _described(requests: Sequence[Request]) -> str:
     first = requests[0]
+    size = (first.height, first.width, *([first.num_frames] if first.num_frames > 1 else []))
     return (
-        f"{len(requests)} trajectories of {first.num_steps} steps at {first.height} x {first.width}, "
+        f"{len(requests)} trajectories of {first.num_steps} steps at {' x '.join(map(str, size))}, "
         f"guidance {first.guidance_scale:g}, seeds from {first.seed}"
     )
 
@@ -148,8 +152,8 @@ def _with_part(fitted: Profile, known: Profile | None, strategy: str) -> Profile
     if known is None:
         return replace(fitted, gram=(), sigmas=(), gains=()) if has_tea else replace(fitted, tea=())
     if has_tea:
-        return replace(known, tea=fitted.tea)
-    return replace(fitted, tea=known.tea)
+        return replace(known, tea=fitted.tea, tea_threshold=fitted.tea_threshold)
+    return replace(fitted, tea=known.tea, tea_threshold=known.tea_threshold)
 
 
 def _shown(profile: Profile | None, family: Family) -> str:

@@ -181,6 +181,12 @@ def _check_widths(stage: Stage) -> None:
     check_width(widths[-1], path=path)
 
 
+def _too_many_steps(stage: Stage) -> str | None:
+    """A warm-up of fewer than the family draws has as many as that."""
+    num_steps = stage.parallelism.scheduler.warmup_steps
+    return limits.problem_with_steps(stage.family, max(num_steps, stage.family.min_steps))
+
+
 def _check_requests(stage: Stage) -> None:
     """The defaults and the sizes to measure are within the limits of the family."""
     family, args = stage.family, stage.factory_args
@@ -189,6 +195,7 @@ def _check_requests(stage: Stage) -> None:
         "factory_args.default_width": limits.problem_with_side(family, args.default_width),
         "factory_args.num_frames": limits.problem_with_frames(family, args.num_frames),
         "factory_args.num_steps": limits.problem_with_steps(family, args.num_steps),
+        "parallelism.scheduler.warmup_steps": _too_many_steps(stage),
         "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
     }
     for index, size in enumerate(stage.parallelism.scheduler.warmup_resolutions):

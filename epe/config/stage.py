@@ -24,6 +24,9 @@ CpBackend = Literal["auto", "nccl", "fast"]
 VideoCodec = Literal["auto", "av1", "vp9", "h264"]
 Milliseconds = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+# In 2**20 bytes; 2**60 bytes are more than a machine has, and as bytes a message still holds them.
+Mebibytes = Annotated[int, Meta(ge=0, le=2**40)]
+SomeMebibytes = Annotated[int, Meta(ge=1, le=2**40)]
 
 # What `Stage` holds beside the keys of the file.
 DERIVED_FIELDS = ("unused",)
@@ -65,13 +68,13 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resize_control_cost_ms: Milliseconds = 0
     max_inflight_requests: Positive = 64
     max_pending_requests: Positive = 256
-    max_batch: Positive = 1
+    max_batch: Annotated[int, Meta(ge=1, le=64)] = 1
     admission: Literal["accept", "refuse"] = "accept"
     warmup_resolutions: tuple[tuple[Positive, Positive], ...]
     warmup_steps: Annotated[int, Meta(ge=3)] = 5
     online_calibration: bool = True
     cost_file: Annotated[str, Meta(min_length=1)] = "auto"
-    rank_memory_mib: Positive | None = None
+    rank_memory_mib: SomeMebibytes | None = None
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,13 +98,13 @@ class Capture(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether a GPU's forward passes are captured, and the memory (2**20 bytes) that those of a rank may keep."""
 
     enabled: bool = True
-    memory_mib: Positive = 4096
+    memory_mib: SomeMebibytes = 4096
 
 
 class Prompts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The memory (2**20 bytes) in which a rank keeps encoded prompts for requests with the same words; 0: none."""
 
-    memory_mib: Annotated[int, Meta(ge=0)] = 128
+    memory_mib: Mebibytes = 128
 
 
 class FactoryArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +124,7 @@ class Jobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     newest `max_mb` (2**20 bytes) of them."""
 
     path: Annotated[str, Meta(min_length=1)] | None = None
-    max_mb: Positive = 1024
+    max_mb: SomeMebibytes = 1024
     max_age_s: Annotated[float, Meta(gt=0)] = 86400.0
 
 
@@ -129,7 +132,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What one HTTP request may ask for. `body_kb` are 2**10 bytes; `megapixel_steps` bounds pixels x frames x steps of
     all its pictures, in millions; `at_once` the pictures that one client has in work or in the queue."""
 
-    body_kb: Positive = 1024
+    body_kb: Annotated[int, Meta(ge=1, le=2**40)] = 1024
     prompt_chars: Annotated[int, Meta(ge=1, le=MAX_TEXT_CHARS)] = MAX_TEXT_CHARS
     megapixel_steps: Positive | None = None
     at_once: Positive | None = None
@@ -145,9 +148,9 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 18200
     advertise_host: str | None = None
     drain_s: Annotated[float, Meta(ge=0)] = 60.0
-    checkpoint_mb: Annotated[int, Meta(ge=0)] = 1024
+    checkpoint_mb: Mebibytes = 1024
     jobs: Jobs = Jobs()
-    results_mb: Annotated[int, Meta(ge=0)] = 256
+    results_mb: Mebibytes = 256
     model_aliases: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     keys_file: Annotated[str, Meta(min_length=1)] | None = None
     cors_origins: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
@@ -163,7 +166,7 @@ class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     default: ActiveStrategy | None = None
     allowed: tuple[StrategyName, ...] = ("magcache", "meancache", "teacache", "taylorseer", "freecache")
     least_computed: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    memory_mib: Annotated[int, Meta(ge=0)] = 256
+    memory_mib: Mebibytes = 256
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

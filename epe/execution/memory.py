@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from epe.errors import BadSetting
+
 
 class Meter(Protocol):
     """Measures from one `reset` to the next; bytes, 0 where nothing can be measured."""
@@ -114,3 +116,15 @@ def usable_bytes(device: torch.device, *, limit_bytes: int | None, graph_bytes: 
         return None
     free, total = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - GPU_RESERVE * total) - graph_bytes
+
+
+def check_room(memory_bytes: int | None, *, resident_bytes: int, graph_bytes: int) -> None:
+    """Raises `BadSetting` where the model and what graphs may keep leave nothing of a device: each request would be
+    refused for want of memory."""
+    if graph_bytes and memory_bytes is not None and memory_bytes <= resident_bytes:
+        left_mib = max(0, memory_bytes + graph_bytes - resident_bytes) >> 20
+        raise BadSetting(
+            f"{graph_bytes >> 20} MiB for captured passes leave nothing of the {left_mib} MiB beside the model; "
+            "give less, or set capture.enabled to false",
+            path="capture.memory_mib",
+        )

@@ -21,10 +21,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class _Strategy(Struct, frozen=True, kw_only=True, tag_field="strategy", forbid_unknown_fields=True):
-    """The first `warmup_steps` and the last `cooldown_steps` are always computed. Of a request of few steps nothing is
-    skipped unless `few_steps` asks for it. Where nothing else is said, None is the profile's value."""
+    """The first `warmup_steps` (None: one, of PAB a sixth) and the last `cooldown_steps` are always computed. Of a
+    request of few steps nothing is skipped unless `few_steps` asks for it. Where nothing else is said, None is the
+    profile's value."""
 
-    warmup_steps: Count = 1
+    warmup_steps: Count | None = None
     cooldown_steps: Count = 1
     few_steps: bool = False
 
@@ -53,9 +54,11 @@ class MeanCache(_Strategy, frozen=True, kw_only=True, tag="meancache", forbid_un
 
 class TeaCache(_Strategy, frozen=True, kw_only=True, tag="teacache", forbid_unknown_fields=True):
     """Holds the last velocity until the change of the model's input, by a polynomial of five `coefficients` (highest
-    power first) that of its output, has summed up to `threshold` (Liu et al., 2025). Decided step by step."""
+    power first) that of its output, has summed up to `threshold` (Liu et al., 2025), at most `max_skip_steps` in a row.
+    Decided step by step."""
 
-    threshold: Above0 = 0.2
+    threshold: Above0 | None = None
+    max_skip_steps: Positive = 5
     coefficients: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=5)] | None = None
 
 

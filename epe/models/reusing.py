@@ -21,8 +21,9 @@ from epe.transport.exchange import Exchange
 
 _KEPT = "kept_"
 _LAST_VELOCITY, _LAST_LATENTS = f"{_KEPT}velocity", f"{_KEPT}latents"
-# What has summed up since the last computed step, and how many steps were computed: TeaCache alone counts.
-_CHANGE, _NUM_COMPUTED = "kept_change", "kept_num_computed"
+# What has summed up since the last computed step, how many steps were skipped since, and how many were computed:
+# TeaCache alone counts.
+_CHANGE, _NUM_SKIPPED, _NUM_COMPUTED = "kept_change", "kept_num_skipped", "kept_num_computed"
 
 
 @runtime_checkable
@@ -115,7 +116,10 @@ def _computes(state: State, change: float, exchange: Exchange) -> bool:
     if reuse.is_static:
         return False
     assert isinstance(reuse.strategy, TeaCache)
-    finding = torch.tensor([change >= reuse.strategy.threshold], device=state.tensors[LATENTS].device)
+    assert reuse.strategy.threshold is not None
+    num_skipped = state.scalars.get(_NUM_SKIPPED, 0)
+    found = change >= reuse.strategy.threshold or num_skipped >= reuse.strategy.max_skip_steps
+    finding = torch.tensor([found], device=state.tensors[LATENTS].device)
     return bool(exchange.broadcast(finding.to(torch.uint8), source=0).item())
 
 
@@ -180,7 +184,11 @@ def _counts(state: State, change: float, *, is_fresh: bool) -> dict[str, float]:
     reuse = state.request.reuse
     if reuse is None or reuse.is_static:
         return {}
-    return {_CHANGE: change, _NUM_COMPUTED: state.scalars.get(_NUM_COMPUTED, 0) + is_fresh}
+    return {
+        _CHANGE: change,
+        _NUM_SKIPPED: 0 if is_fresh else state.scalars.get(_NUM_SKIPPED, 0) + 1,
+        _NUM_COMPUTED: state.scalars.get(_NUM_COMPUTED, 0) + is_fresh,
+    }
 
 
 def _record(step: int) -> str:

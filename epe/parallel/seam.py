@@ -72,17 +72,6 @@ def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> N
         module.processor = redirected
 
 
-def replace_calls(processor: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
-    """A copy of a processor that calls `others` where it called functions of its module by these names. Raises
-    `StartFailed` where it does not."""
-    kind: Any = type(processor)
-    if missing := sorted(set(others) - set(kind.__call__.__code__.co_names)):
-        raise StartFailed(f"{kind.__name__} does not call {', '.join(missing)} of its module")
-    replaced = copy.copy(processor)
-    replaced.__class__ = type(kind.__name__, (kind,), {"__call__": _calling(kind.__call__, others)})
-    return replaced
-
-
 def _calling(call: FunctionType, others: Mapping[str, Callable[..., Any]]) -> FunctionType:
     """The same code, in whose namespace some names mean `others`."""
     # Without the module's name: who compiles the code would look that module up, and find diffusers' function there.

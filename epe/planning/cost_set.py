@@ -20,10 +20,11 @@ from epe.messages import Stage
 from epe.planning.costs import CostKey, CostTable, Migration, Workload
 from epe.planning.work import cost_key
 
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
-Rank = Annotated[int, Meta(ge=0)]
-Bytes = Annotated[int, Meta(ge=0)]
+# Files are read from wherever a user points; with numbers of any size the planner's arithmetic would end in infinities.
+Count = Annotated[int, Meta(ge=1, le=2**53)]
+Seconds = Annotated[float, Meta(ge=1e-9, le=1e9)]
+Rank = Annotated[int, Meta(ge=0, le=2**53)]
+Bytes = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class TaskCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,7 +116,7 @@ class CostSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
     interpolation: Literal["none", "tokens"] = "none"
     migration: Migration = Migration()
     moves: tuple[MoveCost, ...] = ()
-    finish_s: Annotated[float, Meta(ge=0)] = 0.0
+    finish_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     memory_bytes: Bytes | None = None
     resident_bytes: Bytes = 0
     sizes: Annotated[tuple[Size, ...], Meta(min_length=1)]

@@ -15,8 +15,8 @@ from epe.planning.correction import Correction
 class Migration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An assumption that holds for all pairs of ranks, until one of them was measured."""
 
-    latency_s: Annotated[float, Meta(ge=0)] = 2e-3
-    bytes_per_s: Annotated[float, Meta(gt=0)] = 1e9
+    latency_s: Annotated[float, Meta(ge=0, le=1e9)] = 2e-3
+    bytes_per_s: Annotated[float, Meta(ge=1)] = 1e9
 
     def seconds(self, state_bytes: int) -> float:
         return self.latency_s + state_bytes / self.bytes_per_s

@@ -18,6 +18,8 @@ from epe.transport.exchange import SoloExchange
 
 # Stretches of which it is tried how much of their errors is left at the end; between their ends straight lines lead.
 MAX_PROBED = 16
+# Requests that are tried so, if nothing else is asked for.
+NUM_PROBED = 4
 
 Tell = Callable[[str], None]
 
@@ -33,7 +35,7 @@ def fit_profile(
     *,
     model: str,
     source: str,
-    num_probed: int = 4,
+    num_probed: int = NUM_PROBED,
     batch: int = 1,
     tell: Tell = lambda line: None,
 ) -> Profile:

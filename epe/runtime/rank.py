@@ -21,7 +21,7 @@ from epe.config.gpus import check_device, check_gpus
 from epe.config.stage import Stage
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
-from epe.execution.memory import meter_for, usable_bytes
+from epe.execution.memory import check_room, meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
@@ -97,6 +97,10 @@ class Rank:
             loading.cancel()  # The thread goes on, but nobody waits for it.
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
+        graph_bytes = 0 if graphs is None else graphs.budget_bytes
+        memory_bytes = usable_bytes(target, limit_bytes=limit_bytes, graph_bytes=graph_bytes)
+        resident_bytes = meter.resident_bytes()
+        check_room(memory_bytes, resident_bytes=resident_bytes, graph_bytes=graph_bytes)
         self._device = ThreadDevice(
             adapter,
             self._lanes,
@@ -114,10 +118,8 @@ class Rank:
             ),
             load_s=time.perf_counter() - begin_s,
             weights=weights,
-            memory_bytes=usable_bytes(
-                target, limit_bytes=limit_bytes, graph_bytes=0 if graphs is None else graphs.budget_bytes
-            ),
-            resident_bytes=meter.resident_bytes(),
+            memory_bytes=memory_bytes,
+            resident_bytes=resident_bytes,
             unlike_widths=unlike,
             attention=await asyncio.to_thread(_attention_of, adapter, target, stage),
         )

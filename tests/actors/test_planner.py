@@ -13,15 +13,15 @@ from epe.actors.mailbox import MAX_BEHIND
 from epe.actors.trajectory import Trajectory
 from epe.errors import Gone, NonFinite
 from epe.families import family
-from epe.messages import Lease, Stage
+from epe.messages import Lease, Request, Stage
 from epe.planning.calibration import Program
-from epe.planning.costs import Workload
+from epe.planning.costs import CostKey, Workload
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import MAX_LEASES, Assignment, View
 from epe.planning.work import cost_key
 from epe.simulator.virtual_time import run
 from epe.transport.memory import MemoryNetwork
-from tests.actors.cluster import Cluster, request
+from tests.actors.cluster import Cluster, lease_seconds, request
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -193,6 +193,16 @@ class WideThenNarrow:
         return ()
 
 
+def step_key(drawn: Request, *, width: int) -> CostKey:
+    """Of its steps on a lane."""
+    kind = family("zimage")
+    workload = Workload(
+        tokens=kind.num_tokens(height=drawn.height, width=drawn.width),
+        conditions=kind.num_conditions(drawn.guidance_scale),
+    )
+    return cost_key(workload, Stage.DENOISE, width)
+
+
 class Beside:
     """The steps of `wide` on all ranks, those of others on the first rank beside them."""
 
@@ -214,13 +224,38 @@ def test_a_lane_that_waits_for_a_rank_at_other_work_does_not_learn_that_its_step
         await cluster.start()
         await cluster.draw(request("wide", steps=20), request("narrow", steps=20))
         wide = next(lease for _, _, lease in cluster.world.visits if lease.lane.width == 2)
-        kind, size = family("zimage"), wide.request
-        workload = Workload(
-            tokens=kind.num_tokens(height=size.height, width=size.width),
-            conditions=kind.num_conditions(size.guidance_scale),
-        )
-        learned_s = cluster.planner.leasing.costs.safe_s(cost_key(workload, Stage.DENOISE, 2))
-        assert learned_s == pytest.approx(cluster.seconds(wide), rel=0.01)
+        key = step_key(wide.request, width=2)
+        assert cluster.planner.leasing.costs.safe_s(key) == pytest.approx(cluster.seconds(wide), rel=0.01)
+        await cluster.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("times", [1.3, 3.0, 12.0])
+def test_costs_follow_when_steps_of_a_size_that_nobody_measured_become_cheaper_once_they_are_captured(
+    times: float,
+):
+    """Those before take what Python needs to launch them, and so they enter the table."""
+
+    def seconds(lease: Lease) -> float:
+        is_cold = lease.stage is Stage.DENOISE and lease.request.id == "first" and lease.first_step < 3
+        return lease_seconds(lease) * (times if is_cold else 1.0)
+
+    async def main() -> None:
+        cluster = Cluster(world_size=2, policy=WideThenNarrow(), seconds=seconds, jitter=0.0)
+        await cluster.start()
+        await cluster.draw(request("first", steps=12))
+        await cluster.draw(request("second", steps=70))
+        costs = cluster.planner.leasing.costs
+        for width in (1, 2):
+            lease = next(
+                each
+                for _, _, each in reversed(cluster.world.visits)
+                if each.lane.width == width and each.stage is Stage.DENOISE
+            )
+            key = step_key(lease.request, width=width)
+            assert costs.seconds(key) == pytest.approx(lease_seconds(lease), rel=0.01)
+            assert costs.safe_s(key) == pytest.approx(lease_seconds(lease), rel=0.01)
         await cluster.stop()
 
     run(main())

@@ -79,3 +79,17 @@ def test_no_change_of_latents_counts_as_less_than_nothing_however_large_it_is(
     changes = np.polyval(profile.tea, np.linspace(0, 5 * latents.max(), 500))
     assert changes.min() > -1e-6
     assert changes.max() > 0
+
+
+def test_the_fitted_threshold_of_teacache_computes_half_of_the_steps() -> None:
+    """One for all models computed all steps of one and none of another."""
+    for scale in (0.001, 1.0, 30.0):
+        changes = scale * np.random.default_rng(0).uniform(0.5, 1.5, 49)
+        latents = np.linspace(0.01, 0.1, 49)
+        measured = Trajectory(
+            products=np.eye(50), latents_change=tuple(latents), velocity_change=tuple(changes)
+        )
+        sigmas = tuple(np.linspace(1, 0, 51).tolist())
+        profile = fit([measured], [], sigmas=sigmas, model="made up", family="zimage", source="a test")
+        expected = np.polyval(profile.tea, latents).mean()
+        assert expected < profile.tea_threshold < 3 * expected

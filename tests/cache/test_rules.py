@@ -259,6 +259,19 @@ def test_what_would_take_too_long_to_plan_is_refused() -> None:
             resolve(strategy, FITTED, num_steps=101)
 
 
+def test_the_threshold_of_teacache_is_the_profiles_unless_it_or_a_polynomial_is_given() -> None:
+    rules = CacheRules(profile=replace(made_up(), tea_threshold=0.03))
+    for asked, expected in (
+        (TeaCache(), 0.03),
+        (TeaCache(threshold=0.5), 0.5),
+        (TeaCache(coefficients=(2.0, 0.0)), 0.2),
+    ):
+        reuse = resolve(asked, rules, num_steps=20)
+        assert reuse is not None
+        assert isinstance(reuse.strategy, TeaCache)
+        assert reuse.strategy.threshold == expected
+
+
 def test_a_service_limits_what_requests_may_have() -> None:
     strict = CacheRules(profile=made_up(), allowed=("taylorseer",), least_computed=0.5, max_bytes=2**20)
     with pytest.raises(Unsupported, match="not allowed by this service; allowed are taylorseer"):
@@ -266,8 +279,9 @@ def test_a_service_limits_what_requests_may_have() -> None:
     with pytest.raises(Unsupported, match="computes at least 10"):
         resolve(TaylorSeer(fresh_threshold=4), strict, num_steps=20)
     undecided = replace(strict, allowed=("teacache",))
-    with pytest.raises(Unsupported, match="decides as it goes; this service computes at least 10 of 20"):
+    with pytest.raises(Unsupported, match="might compute 5 of 20 steps; this service computes at least 10"):
         resolve(TeaCache(), undecided, num_steps=20)
+    assert resolve(TeaCache(max_skip_steps=1), undecided, num_steps=20) is not None
     with pytest.raises(Unsupported, match=r"keep 2 MiB of this request; allowed are 1"):
         resolve(TaylorSeer(fresh_threshold=2), strict, num_steps=20, sizes=Sizes(record_bytes=2**20))
     assert (
@@ -301,6 +315,19 @@ def test_attention_is_used_again_only_within_its_window() -> None:
     assert reuse.end_of(4, 1, num_steps=20) == 10
     with pytest.raises(Unsupported, match="more than attention"):
         resolve(pab, CacheRules(), num_steps=20)
+
+
+def test_by_default_pab_leaves_out_the_steps_that_decide_on_the_picture() -> None:
+    """The reference reuses attention from the second step on, and its pictures fall apart."""
+    rules = CacheRules(attention=("joint",))
+    for num_steps, first in ((50, 8), (20, 3), (9, 1)):
+        reuse = resolve(Pab(), rules, num_steps=num_steps)
+        assert reuse is not None
+        assert set(range(first + 1)) <= set(reuse.joints)
+        assert first + 1 not in reuse.joints
+    early = resolve(Pab(warmup_steps=0), rules, num_steps=50)
+    assert early is not None
+    assert early.joints[:3] == (0, 1, 3)
 
 
 def test_steps_of_a_lease_are_counted_by_what_they_cost() -> None:

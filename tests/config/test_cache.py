@@ -49,7 +49,7 @@ def test_a_default_is_as_a_request_would_say_it_and_is_shown_again(settings):
         ),
         ({"allowed": ["lru"]}, "cache.allowed[0]", "'lru' is not one of magcache, .*pab"),
         ({"allowed": "freecache"}, "cache.allowed", "expected a list, got 'freecache'"),
-        ({"memory_mib": 2**70}, "cache.memory_mib", "less than 64 bits"),
+        ({"memory_mib": 2**70}, "cache.memory_mib", "expected a whole number <= 1099511627776"),
         ({"least_computed": 1.5}, "cache.least_computed", "1.5"),
         ({"limit": 1}, "cache.limit", "not known"),
     ],

@@ -398,6 +398,33 @@ def test_a_warmup_size_is_written_in_three_ways(stage_with, given, size):
     assert stage.parallelism.scheduler.warmup_resolutions == (size,)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "parallelism.scheduler.rank_memory_mib",
+        "capture.memory_mib",
+        "prompts.memory_mib",
+        "cache.memory_mib",
+        "service.checkpoint_mb",
+        "service.results_mb",
+        "service.jobs.max_mb",
+        "service.limits.body_kb",
+    ],
+)
+def test_a_size_that_no_message_holds_as_bytes_is_refused(stage_with, path):
+    """A rank whose memory was given in more bytes than 64 bits hold could not report that it was ready."""
+    stage_with(path, 2**40)
+    with pytest.raises(BadSetting, match=f"{path}: expected a whole number <= {2**40}, got {2**40 + 1}"):
+        stage_with(path, 2**40 + 1)
+
+
+def test_a_warm_up_of_more_than_anyone_may_ask_for_is_refused(stage_with):
+    with pytest.raises(BadSetting, match="warmup_steps: 1001 is not from 1 to 1000"):
+        stage_with("parallelism.scheduler.warmup_steps", 1001)
+    with pytest.raises(BadSetting, match="max_batch: expected a whole number <= 64"):
+        stage_with("parallelism.scheduler.max_batch", 2**62)
+
+
 @pytest.mark.parametrize("given", [500, "512", "axb", True, [1, 2, 3], None, 5.5, 0, -16, 8192])
 def test_a_wrong_warmup_size_is_named_by_its_place(stage_with, given):
     with pytest.raises(BadSetting) as caught:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from epe.execution.memory import HostMeter, NoMeter, meter_for, usable_bytes
+from epe.errors import BadSetting
+from epe.execution.memory import HostMeter, NoMeter, check_room, meter_for, usable_bytes
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -34,3 +35,20 @@ def test_the_peak_is_that_since_the_last_reset():
 def test_a_system_that_cannot_tell_measures_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(HostMeter, "CLEAR", tmp_path / "no" / "such" / "file")
     assert isinstance(meter_for(CPU, limit_bytes=1), NoMeter)
+
+
+@pytest.mark.parametrize(
+    ("memory", "resident", "graphs", "left"),
+    [(4096, 6000, 4096, 2192), (-2096, 1500, 4096, 500), (-1000, 12000, 4096, 0)],
+)
+def test_graphs_that_leave_requests_nothing_of_a_small_card_are_refused_at_the_start(
+    memory: int, resident: int, graphs: int, left: int
+) -> None:
+    """Every request was a 400 for want of memory, and nobody was told why."""
+    with pytest.raises(BadSetting, match=f"capture.memory_mib: .* leave nothing of the {left} MiB beside"):
+        check_room(memory << 20, resident_bytes=resident << 20, graph_bytes=graphs << 20)
+
+
+@pytest.mark.parametrize(("memory", "graphs"), [(6001, 4096), (None, 4096), (100, 0)])
+def test_where_something_is_left_or_nobody_knows_nothing_is_refused(memory: int | None, graphs: int) -> None:
+    check_room(None if memory is None else memory << 20, resident_bytes=6000 << 20, graph_bytes=graphs << 20)

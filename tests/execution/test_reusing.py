@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -75,6 +75,18 @@ def cached(number: int) -> Request:
     return replace(request(f"r{number}", steps=STEPS), seed=number, reuse=reuse)
 
 
+def after_each_step(adapter: SmallAdapter, request: Request) -> Iterator[State]:
+    """Drawn alone, step by step."""
+    state = adapter.encode(request)
+    while state.step < STEPS:
+        state = adapter.step(state, SoloLanes().exchange(Lane(ranks=(0,))), Split())
+        yield state
+
+
+def drawn(adapter: SmallAdapter, request: Request) -> State:
+    return list(after_each_step(adapter, request))[-1]
+
+
 def run(adapter: SmallAdapter, states: States, request: Request, first_step: int, num_steps: int) -> Work:
     lease = Lease(
         seq=1,
@@ -105,10 +117,7 @@ def test_five_hundred_mixed_requests_leave_no_state() -> None:
     adapter, states, source = SmallAdapter(), States(), Random(0)
     alone = {}
     for number in range(len(STRATEGIES)):
-        state = adapter.encode(cached(number))
-        while state.step < STEPS:
-            state = adapter.step(state, SoloLanes().exchange(Lane(ranks=(0,))), Split())
-        alone[number] = state.tensors[LATENTS].tolist()
+        alone[number] = drawn(adapter, cached(number)).tensors[LATENTS].tolist()
     left = dict.fromkeys(range(500), 0)
     for number in left:
         states.put(adapter.encode(cached(number)))
@@ -134,22 +143,34 @@ def test_teacache_keeps_nothing_where_nothing_is_to_be_decided(
     """It kept two tensors of each request of few steps, also where a stage allows none."""
     strategy = TeaCache(coefficients=(1.0, 0.0), warmup_steps=warmup, cooldown_steps=cooldown)
     reuse = resolve(strategy, RULES, num_steps=STEPS)
-    adapter, kept = SmallAdapter(), []
-    state = adapter.encode(replace(request("r", steps=STEPS), reuse=reuse))
-    while state.step < STEPS:
-        state = adapter.step(state, SoloLanes().exchange(Lane(ranks=(0,))), Split())
-        kept.append(kept_bytes(state))
-    assert [bytes for bytes in kept if bytes] == [2 * state.tensors[LATENTS].nbytes] * expected
+    states = list(after_each_step(SmallAdapter(), replace(request("r", steps=STEPS), reuse=reuse)))
+    kept = [kept_bytes(state) for state in states if kept_bytes(state)]
+    assert kept == [2 * states[0].tensors[LATENTS].nbytes] * expected
 
 
 def test_what_is_kept_is_bounded_by_what_was_said_when_the_request_was_taken() -> None:
     from epe.cache import num_records
 
     for number in range(1, len(STRATEGIES)):
-        adapter, asked = SmallAdapter(), cached(number)
-        state, most = adapter.encode(asked), 0
-        while state.step < STEPS:
-            state = adapter.step(state, SoloLanes().exchange(Lane(ranks=(0,))), Split())
-            most = max(most, kept_bytes(state))
+        asked = cached(number)
+        states = list(after_each_step(SmallAdapter(), asked))
         assert asked.reuse is not None
-        assert most <= num_records(asked.reuse, STEPS) * state.tensors[LATENTS].nbytes
+        most = num_records(asked.reuse, STEPS) * states[0].tensors[LATENTS].nbytes
+        assert max(map(kept_bytes, states)) <= most
+
+
+def test_a_larger_threshold_of_teacache_computes_less_and_strays_more_but_not_without_bound() -> None:
+    """From thresholds at which all is computed to any above: there is no cliff to a picture of nothing."""
+    asked = replace(request("r", steps=STEPS), seed=6)
+    whole, found = drawn(SmallAdapter(), asked), []
+    for power in range(24):
+        strategy = TeaCache(threshold=0.01 * 1.25**power, coefficients=(1.0, 0.0), max_skip_steps=3)
+        reuse = resolve(strategy, RULES, num_steps=STEPS)
+        state = drawn(SmallAdapter(), replace(asked, reuse=reuse))
+        away = float((state.tensors[LATENTS] - whole.tensors[LATENTS]).abs().max())
+        found.append((state.scalars["kept_num_computed"], away))
+    assert found[0] == (STEPS, 0.0)
+    assert found[-1][0] == 4
+    assert found == sorted(found, key=lambda each: (-each[0], each[1]))
+    way = float((whole.tensors[LATENTS] - 6.0).abs().max())
+    assert found[-1][1] < 0.05 * way

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from epe.cache import CacheRules, num_records, resolve, sizes_of
+from epe.cache.schedule import fewest_tea_steps
 from epe.config.attention import attention_rows
+from epe.config.request import resolve_request
 from epe.families import FAMILIES
 from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.contract import State
@@ -215,12 +219,39 @@ def test_guidance_counts_with_caching_on(ranks: Ranks, checkpoint: Path) -> None
 def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(
     ranks: Ranks, checkpoint: Path
 ) -> None:
-    """A cache that belongs to the model would still hold the other's."""
+    """A cache that belongs to the model would still hold the other's; steps that nobody has named are the family's."""
     (adapter,) = ranks(1)
-    request, other = cached(checkpoint, TEA), cached(checkpoint, TEA, id="other", height=112, width=128)
+    family, known = FAMILIES[checkpoint.name], make_request(checkpoint)
+    defaults = replace(
+        family.defaults, num_steps=STEPS, num_frames=1, max_sequence_length=known.max_sequence_length
+    )
+    request, other = (
+        resolve_request(
+            family,
+            prompt="a green dog",
+            height=height,
+            width=width,
+            cache=TEA,
+            cache_rules=RULES,
+            defaults=defaults,
+        )
+        for height, width in ((96, 112), (112, 128))
+    )
     before = solo(adapter, request)
     solo(adapter, other)
     assert same(solo(adapter, request), before)
+
+
+def test_teacache_skips_no_more_steps_in_a_row_than_it_may(ranks: Ranks, checkpoint: Path) -> None:
+    """Whatever its threshold: at 0.2 it went 48 steps of the demo model without the model."""
+    (adapter,) = ranks(1)
+    for longest, expected in ((1, [0, 2, 4, 6, 8]), (3, [0, 4, 8]), (5, [0, 6, 8])):
+        strategy = TeaCache(threshold=1e6, coefficients=(1.0, 0.0), max_skip_steps=longest)
+        states = [adapter.encode(cached(checkpoint, strategy))]
+        for _ in range(STEPS):
+            states.append(advance(adapter, states[-1], Solo(), Split()))
+        assert [before.step for before, after in pairwise(states) if num_computed(before, after)] == expected
+        assert fewest_tea_steps(strategy, STEPS, always=(0, STEPS - 1)) == len(expected)
 
 
 @pytest.mark.parametrize("finding", [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -77,6 +78,31 @@ def test_a_damaged_file_is_measured_again_with_a_sentence(
     assert "measured again" in said
     file.write(costs())
     assert file.read("here") == costs()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"tasks": [{"stage": "denoise", "tokens": 256, "seconds": 1e308}]}, "$.tasks[0].seconds"),
+        ({"tasks": [{"stage": "denoise", "tokens": 256, "seconds": 1e-308}]}, "$.tasks[0].seconds"),
+        ({"tasks": [{"stage": "denoise", "tokens": 10**18, "seconds": 1}]}, "$.tasks[0].tokens"),
+        (
+            {"moves": [{"source": 0, "rank": 1, "state_bytes": 10**18, "seconds": 1}]},
+            "$.moves[0].state_bytes",
+        ),
+        ({"migration": {"bytes_per_s": 1e-300}}, "$.migration.bytes_per_s"),
+        ({"finish_s": 1e300}, "$.finish_s"),
+    ],
+)
+def test_numbers_that_no_plan_can_be_made_with_are_measured_again(
+    file: CostFile, change: dict[str, object], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One such number ended the planner of a service at its first request."""
+    file.write(costs())
+    path = file.path("here")
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+    assert file.read("here") is None
+    assert where in "".join(capsys.readouterr())
 
 
 def test_every_cut_of_a_file_is_measured_again(file: CostFile):

@@ -78,6 +78,18 @@ def test_one_strategys_part_is_fitted_alone(
     assert profile.gram
 
 
+def test_a_model_of_videos_is_fitted_with_as_few_frames_as_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It drew 81, whatever was wanted."""
+    make_tiny("wan", checkpoint := tmp_path / "wan")
+    (prompts := tmp_path / "prompts.txt").write_text("a cat")
+    model = ["--model", "wan", "--model-path", str(checkpoint), "--prompts", str(prompts), "--device", "cpu"]
+    flags = ["--steps", "4", "--height", "64", "--width", "64", "--frames", "5"]
+    assert run(["cache", "fit", *model, *flags]) == 0
+    assert "1 trajectories of 4 steps at 64 x 64 x 5" in capsys.readouterr().out
+
+
 def test_what_a_profile_says_of_the_model_is_what_the_model_does(checkpoint: Path) -> None:
     """The fitted error of a plan is, to the first order, that of the latents which it draws."""
     adapter = load_adapter("zimage", checkpoint, Loading(device=torch.device("cpu")))
@@ -98,6 +110,7 @@ def test_what_a_profile_says_of_the_model_is_what_the_model_does(checkpoint: Pat
     [
         ("", "", "has no prompt"),
         ("a cat", "--steps 3", "too few to learn from"),
+        ("a cat", "--frames 5", "5 is not 1; zimage draws pictures"),
         ("a cat", "--batch 0", "--batch: 0 is not 1 or more"),
         ("a cat", "--output /nowhere/x.json", "--output: there is no folder /nowhere"),
     ],

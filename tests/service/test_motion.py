@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
-from epe.messages import OutputFormat, Request, Split, Stage
+from epe.cache import CacheRules, resolve
+from epe.messages import OutputFormat, Request, Split, Stage, TaylorSeer, TeaCache
 from epe.models.loading import Loading
+from epe.models.reusing import num_computed
 from epe.models.zimage.adapter import load
 from epe.transport.exchange import SoloExchange
 from tests.models.planes import Planes
@@ -43,6 +46,15 @@ REQUESTS = [
         ]
     )
 ]
+CACHED = [
+    replace(REQUESTS[0], id="taylor", num_steps=10, reuse=resolve(TaylorSeer(), CacheRules(), num_steps=10)),
+    replace(
+        REQUESTS[3],
+        id="tea",
+        num_steps=9,
+        reuse=resolve(TeaCache(threshold=0.3, coefficients=(1.0, 0.0)), CacheRules(), num_steps=9),
+    ),
+]
 
 
 def longest_stay(steps: list[str], request_id: str) -> int:
@@ -62,18 +74,21 @@ def check_that_it_moved(request: Request, moved: Moved) -> None:
 def test_moving_at_every_step_and_being_parked_changes_no_bit(
     cfg_parallel_degree: int, world: World, tiny_zimage: Path, diffusers_draws: Oracle
 ) -> None:
-    ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), cfg_parallel_degree, REQUESTS)
+    requests = [*REQUESTS, *CACHED]
+    ranks: list[Drawn] = world.run(draw_moving, str(tiny_zimage), cfg_parallel_degree, requests)
     adapter = load(tiny_zimage, Loading(device=torch.device("cpu"), cfg_parallel_degree=cfg_parallel_degree))
     steps = ranks[0].steps
-    assert max(longest_stay(steps, request.id) for request in REQUESTS) >= 3, "nothing was parked"
-    for request in REQUESTS:
+    assert max(longest_stay(steps, request.id) for request in requests) >= 3, "nothing was parked"
+    for request in requests:
         moved = ranks[0].moved[request.id]
         check_that_it_moved(request, moved)
         resting = solo(adapter, request)
         (latents,) = [rank.latents[request.id] for rank in ranks if request.id in rank.latents]
         assert np.array_equal(latents, resting.tensors["latents"].numpy())
         assert np.array_equal(moved.pixels, adapter.decode(resting)[0].numpy())
-        if cfg_parallel_degree == 1:
+        if request.reuse is not None:
+            assert num_computed(adapter.encode(request), resting) < request.num_steps
+        elif cfg_parallel_degree == 1:
             assert np.array_equal(moved.pixels, by_diffusers(diffusers_draws, request))
 
 

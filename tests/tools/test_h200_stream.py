@@ -59,7 +59,7 @@ def test_a_written_checkpoint_draws_what_its_weights_draw(family: str, tmp_path:
 def test_the_page_shows_its_kept_runs() -> None:
     kept = [
         ROOT / f"benchmarks/kept/h200-{name}.jsonl"
-        for name in ("soak-zimage", "stream-zimage", "stream-flux1")
+        for name in ("soak-zimage", "stream-zimage", "stream-flux1", "stream-zimage-fast")
     ]
     assert page(lines_of(kept)) == (ROOT / "docs/results/stream-h200.md").read_text()
 
@@ -83,17 +83,21 @@ def test_the_page_tells_throughput_tails_and_memory_each_of_its_last_run(tmp_pat
         for done in (0, 25, 50, 75, 100)
     ]
     soak = {"case": "soak", "family": "flux1", "num_requests": 100, "num_steps": 4, "sides": [64, 80]}
+    work = {"encode": 1.0, "denoise": 7.0, "decode": 1.0, "finish": 5.0}
     runs = (
         [setting, {**rounds[0], "service": theirs}],
         [setting, *rounds],
-        [setting | {"numerics": "fast"}, rounds[0]],
+        [
+            setting | {"numerics": "fast"},
+            {**rounds[0], "service": ours | {"took_s": 10.0}, "service_work_s": work},
+        ],
         [setting, {**soak, "took_s": 9.0, "samples": samples}],
     )
     for number, run in enumerate(runs):
         (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, run)))
     text = page(lines_of(sorted(tmp_path.iterdir())))
     assert "| flux1 | 3.0 | 4.50 | 1.50 | 3.00 | 2.00× (2.00 to 2.00) |" in text
-    assert "| flux1, fast | 3.0 | 4.50 | 1.50 | 3.00 | 2.00× |" in text
+    assert "| flux1, fast | 3.0 | 4.50 | 1.50 | 3.00 | 2.00× | 90 % |" in text
     assert "| flux1 | 3.0 | 64 | 60 | 1.00 | 1.00 | 0.10 | 0.10 | 0.10× (0.10 to 0.10) |" in text
     assert "| 100 | 0 | 1024 | 1 | 200 |" in text
     assert "5 passes captured" in text

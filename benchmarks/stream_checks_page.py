@@ -1,0 +1,70 @@
+"""What `benchmarks.lease_waits` and `benchmarks.full_card` gave, as sections of the page of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Line = dict[str, Any]
+
+WAITS = """
+## What leases wait for
+
+`python -m benchmarks.lease_waits FOLDER --family FAMILY`: of a picture of each side ({sides}) with a new prompt, whose
+passes are replayed where they are captured, all leases in a service, and the calls in which the thread of the device
+waits for the GPU by torch's own count. The end of each lease, when it waits once, is not among them. In the first row
+each lease asks for a value, which must be seen.
+
+| family | numerics | captured | leases | waits | where |
+|---|---|---|---|--:|---|
+{rows}
+"""
+FULL = """
+## A card that is full when passes are captured
+
+`python -m benchmarks.full_card FOLDER --family FAMILY`: three pictures by a service whose card is filled before each
+capture (`fill`: but for 64 MiB all of it; `limit`: torch gives the process no more than 64 MiB), then three of another
+size with room. Pixels are compared with those of a service that captures nothing.
+
+| family | how | side | pixels | refused | captured | replayed | said |
+|---|---|--:|---|--:|--:|--:|---|
+{rows}
+"""
+
+
+def checks(lines: Sequence[Line]) -> str:
+    """The sections for which there are lines."""
+    waits = [line for line in lines if line["case"] in ("asking", "waits")]
+    full = [line for line in lines if line["case"] in ("full", "room")]
+    sections = ""
+    if waits:
+        sides = " and ".join(map(str, waits[0]["sides"]))
+        sections += WAITS.format(sides=sides, rows="\n".join(map(_waits, waits)))
+    if full:
+        sections += FULL.format(rows="\n".join(map(_full, full)))
+    return sections
+
+
+def _waits(line: Line) -> str:
+    leases = ", ".join(f"{count} {stage}" for stage, count in line["num_leases"].items())
+    places = ", ".join(f"{place} ({count})" for place, count in line["places"].items())
+    captured = "yes" if line["captured"] else "no"
+    numerics = line["numerics"] + (", asking" if line["case"] == "asking" else "")
+    return _row(line["family"], numerics, captured, leases, line["num_waits"], places)
+
+
+def _full(line: Line) -> str:
+    pixels = "equal" if line["equal_bits"] else "**other**"
+    how = line["how"] if line["case"] == "full" else "room"
+    said = ", ".join(dict.fromkeys(_said(each) for each in line["said"]))
+    counts = (line[name] for name in ("refused", "captured", "replayed"))
+    return _row(line["family"], how, line["side"], pixels, *counts, said)
+
+
+def _said(said: Line) -> str:
+    """The event and the first sentence of its reason."""
+    return f"`{said['event']}`: {said['reason'].partition('. ')[0]}"
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"

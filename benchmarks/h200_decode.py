@@ -13,6 +13,7 @@ import argparse
 import copy
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ def _lines(case: Case, device: torch.device, *, tiny: bool) -> Iterator[dict[str
         for _ in range(case.num_warm):
             pictures[name] = _given(way()).float().cpu()
         warm_s[name] = round(time.perf_counter() - begin_s, 2)
+        print(f"{case.pixels}: {name} is warm after {warm_s[name]} s", file=sys.stderr, flush=True)
     line["psnr_db"] = {name: _psnr_db(each, pictures["diffusers"]) for name, each in pictures.items()}
     line["warm_up_s"] = warm_s
     rounds: list[dict[str, float]] = []

@@ -1,15 +1,20 @@
 """Norm and rotation of queries or keys as one pass over memory.
 
 What a compiler makes of them reads each row several times, since rotation takes pairs apart: 190 µs on an H200 for
-the queries and keys of 4096 rows, where memory needs 26.
+the queries and keys of 4096 rows with 24 heads of 128, where memory needs 26.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch.nn import functional
+
+from epe.telemetry.log import get_logger
+
+log = get_logger("parallel")
 
 
 def rotated(features: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -30,13 +35,34 @@ def _normed_and_rotated(
     """The rows of several streams one after the other: (batch, rows, heads, head dim), contiguous. Of each stream there
     are its rows, whose heads lie one after the other, the weight of the RMS norm over a head's features, and a table of
     cosines and sines, (rows, head dim / 2, 2), with or without a batch in front."""
-    if not parts[0].is_cuda:
-        normed = (
-            functional.rms_norm(part, weight.shape, weight, eps)
-            for part, weight in zip(parts, weights, strict=True)
+    work = _by_kernel if parts[0].is_cuda and kernel_works() else _by_operations
+    return work(parts, weights, tables, eps)
+
+
+@cache
+def kernel_works() -> bool:
+    """Whether this process has the kernel; tried at its first use. Without it the same is done in several passes, whose
+    last bits are others, and the log says so once."""
+    try:
+        _try_kernel()
+    except Exception as error:  # Triton's have no common kind.
+        log.warning(
+            "kernel.left_out", kernel="norm and rotation", reason=f"{type(error).__name__}: {error}"[:200]
         )
-        turned = (rotated(part, table.unsqueeze(-3)) for part, table in zip(normed, tables, strict=True))
-        return torch.cat(list(turned), dim=1)
+        return False
+    return True
+
+
+def _try_kernel() -> None:
+    rows = torch.ones(1, 2, 1, 16, device="cuda", dtype=torch.bfloat16)
+    table = torch.ones(2, 8, 2, device="cuda")
+    _by_kernel((rows,), (rows[0, 0, 0],), (table,), 1e-6)
+    torch.cuda.synchronize()
+
+
+def _by_kernel(
+    parts: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], tables: Sequence[torch.Tensor], eps: float
+) -> torch.Tensor:
     from epe.parallel.rotating_kernel import norm_and_rotate
 
     output = _like_all(parts, weights, tables, eps)
@@ -44,6 +70,17 @@ def _normed_and_rotated(
     for part, weight, table, place in zip(parts, weights, tables, places, strict=True):
         norm_and_rotate(part, weight, table, eps=eps, into=place)
     return output
+
+
+def _by_operations(
+    parts: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], tables: Sequence[torch.Tensor], eps: float
+) -> torch.Tensor:
+    normed = (
+        functional.rms_norm(part, weight.shape, weight, eps)
+        for part, weight in zip(parts, weights, strict=True)
+    )
+    turned = (rotated(part, table.unsqueeze(-3)) for part, table in zip(normed, tables, strict=True))
+    return torch.cat(list(turned), dim=1)
 
 
 def _like_all(

@@ -53,20 +53,21 @@ def norm_and_rotate(
     batch, num_rows, num_heads, depth = given.shape
     table = table.contiguous()
     grid = (num_rows, triton.cdiv(num_heads, HEADS), batch)
-    _norm_and_rotate[grid](
-        given,
-        weight,
-        table,
-        into,
-        eps,
-        num_heads,
-        given.stride(0),
-        given.stride(1),
-        table.stride(0) if table.ndim == 4 else 0,
-        table.stride(-3),
-        into.stride(0),
-        into.stride(1),
-        HEADS=HEADS,
-        DEPTH=depth,
-        num_warps=4,
-    )
+    with torch.cuda.device_of(given):
+        _norm_and_rotate[grid](
+            given,
+            weight,
+            table,
+            into,
+            eps,
+            num_heads,
+            given.stride(0),
+            given.stride(1),
+            table.stride(0) if table.ndim == 4 else 0,
+            table.stride(-3),
+            into.stride(0),
+            into.stride(1),
+            HEADS=HEADS,
+            DEPTH=depth,
+            num_warps=4,
+        )

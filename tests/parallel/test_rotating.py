@@ -11,7 +11,8 @@ import torch
 from diffusers.models.normalization import RMSNorm
 from diffusers.models.transformers.transformer_qwenimage import apply_rotary_emb_qwen
 
-from epe.parallel.rotating import normed_and_rotated
+from epe.parallel.rotating import kernel_works, normed_and_rotated
+from epe.telemetry.log import configure
 from tests.world import ROOT
 
 DEPTH = 16
@@ -49,6 +50,27 @@ def test_each_request_of_a_batch_may_have_a_table_of_its_own() -> None:
     for place in range(2):
         alone = normed_and_rotated((part[place : place + 1],), (weight,), (table[place],), 1e-6)
         assert torch.equal(together[place : place + 1], alone)
+
+
+@torch.inference_mode()
+def test_without_the_kernel_the_same_is_done_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine whose Triton does not work serves all the same."""
+    configure(json=True, level="warning")
+    tried: list[bool] = []
+
+    def fail() -> None:
+        tried.append(True)
+        raise RuntimeError("no such card")
+
+    monkeypatch.setattr("epe.parallel.rotating._try_kernel", fail)
+    kernel_works.cache_clear()
+    assert not kernel_works()
+    assert not kernel_works()
+    kernel_works.cache_clear()
+    assert tried == [True]
+    assert capsys.readouterr().err.count("RuntimeError: no such card") == 1
 
 
 INTERPRETED = """

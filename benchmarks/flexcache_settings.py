@@ -21,6 +21,8 @@ from epe.messages import (
 
 COUNTS = {50: (31, 25, 17, 13, 10), 20: (14, 10, 7, 5), 8: (4,)}
 INTERVALS = (2, 3, 4)
+# Of rows in tables.
+ORDER = ("none", "freecache", "meancache", "magcache", "taylorseer", "teacache", "pab", "even", "bfloat16")
 # Around what is fitted to the demo model.
 CHANGES = (0.006, 0.013, 0.03, 0.06)
 # What stands in the contact sheet, by number of steps.

@@ -33,18 +33,18 @@ def _normed_and_rotated(
     eps: float,
 ) -> torch.Tensor:
     """The rows of several streams one after the other: (batch, rows, heads, head dim), contiguous. Of each stream there
-    are its rows, whose heads lie one after the other, the weight of the RMS norm over a head's features, and a table of
+    are its rows, the weight of the RMS norm over a head's features, and a table of
     cosines and sines, (rows, head dim / 2, 2), with or without a batch in front."""
-    work = _by_kernel if parts[0].is_cuda and kernel_works() else _by_operations
+    work = _by_kernel if parts[0].is_cuda and kernel_works(parts[0].shape[-1]) else _by_operations
     return work(parts, weights, tables, eps)
 
 
 @cache
-def kernel_works() -> bool:
-    """Whether this process has the kernel; tried at its first use. Without it the same is done in several passes, whose
-    last bits are others, and the log says so once."""
+def kernel_works(head_dim: int) -> bool:
+    """Whether this process has the kernel for heads of so many features, which are a power of two; tried at its first
+    use. Without it the same is done in several passes, whose last bits are others, and the log says so once."""
     try:
-        _try_kernel()
+        _try_kernel(head_dim)
     except Exception as error:  # Triton's have no common kind.
         log.warning(
             "kernel.left_out", kernel="norm and rotation", reason=f"{type(error).__name__}: {error}"[:200]
@@ -53,9 +53,9 @@ def kernel_works() -> bool:
     return True
 
 
-def _try_kernel() -> None:
-    rows = torch.ones(1, 2, 1, 16, device="cuda", dtype=torch.bfloat16)
-    table = torch.ones(2, 8, 2, device="cuda")
+def _try_kernel(head_dim: int) -> None:
+    rows = torch.ones(1, 2, 1, head_dim, device="cuda", dtype=torch.bfloat16)
+    table = torch.ones(2, head_dim // 2, 2, device="cuda")
     _by_kernel((rows,), (rows[0, 0, 0],), (table,), 1e-6)
     torch.cuda.synchronize()
 

@@ -48,10 +48,12 @@ def _norm_and_rotate(  # type: ignore[no-untyped-def]
 def norm_and_rotate(
     given: torch.Tensor, weight: torch.Tensor, table: torch.Tensor, *, eps: float, into: torch.Tensor
 ) -> None:
-    """Of rows (batch, rows, heads, head dim), whose heads lie one after the other, `into` rows that lie so too. The
-    head dim is a power of two."""
+    """Of rows (batch, rows, heads, head dim) `into` rows whose heads lie one after the other. The head dim is a power
+    of two."""
     batch, num_rows, num_heads, depth = given.shape
-    table = table.contiguous()
+    table, weight = table.contiguous(), weight.contiguous()
+    if given.stride()[2:] != (depth, 1):
+        given = given.contiguous()
     grid = (num_rows, triton.cdiv(num_heads, HEADS), batch)
     with torch.cuda.device_of(given):
         _norm_and_rotate[grid](

@@ -74,10 +74,10 @@ is not: with equally many pictures of each size those of 1024 pixels take more t
 need about as long for them, since their steps and their decode are bound by the same kernels ([steps](h200.md)).
 
 The soak was to have 500 requests; its time on a GPU that it shared with other work was over after {num_soaked}. It
-repeats 25 prompts: encoded prompts are kept up to 128 MiB (`prompts.memory_mib`), and of ever new ones what is allocated
-would grow up to that. Not run: a soak of FLUX.1, and on a GPU what leases wait for (`benchmarks.lease_waits`) and what a
-service does whose card is full when it would capture (`benchmarks.full_card`); both have run on a CPU, where nothing is
-captured.
+repeats 25 prompts: encoded prompts are kept up to 128 MiB (`prompts.memory_mib`), and of ever new ones what is
+allocated would grow up to that. Not run: a soak of FLUX.1, and on a GPU what leases wait for (`benchmarks.lease_waits`)
+and what a service does whose card is full when it would capture (`benchmarks.full_card`); both have run on a CPU, where
+nothing is captured.
 """
 SOAK = """
 ## Soak

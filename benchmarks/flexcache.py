@@ -20,7 +20,7 @@ import dataclasses
 import json
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -44,7 +44,7 @@ from benchmarks.flexcache_drawing import (
     training_texts,
     whole_file,
 )
-from benchmarks.flexcache_settings import PLANS, SHOWN, Plan, Setting, settings
+from benchmarks.flexcache_settings import PLANS, SHOWN, Plan, settings
 from benchmarks.flexcache_timing import speeds
 from epe.cache import FILE, Profile, read_profile
 from epe.config.demo import DEFAULTS, model_folder
@@ -53,8 +53,9 @@ from epe.runtime.fitting import fit_profile
 
 NUM_SHOWN = 6
 PROFILE = "profile.json"
+TIMED = ("freecache", "meancache", "magcache", "taylorseer", "pab", "teacache")
 
-# Steps, strategy, value, computed steps.
+# Steps, strategy, value, the steps that are computed in any case.
 Judged = tuple[int, str, float, tuple[int, ...]]
 
 
@@ -113,52 +114,46 @@ def quality(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) 
             each.result()
         drawn = []
         for num_steps in plan.step_counts:
-            drawn += [pool.submit(each, *where, num_steps) for each in (judge_whole, draw_short)]
-            drawn += [
-                pool.submit(draw_setting, *where, num_steps, each)
-                for each in _missing(settings(profile, num_steps), num_steps, known)
-            ]
-        shown: dict[str, np.ndarray] = {}
-        yield from _told(drawn, shown, deadline_s)
+            drawn.append(pool.submit(judge_whole, *where, num_steps))
+            if (num_steps, "bfloat16", num_steps, ()) not in known:
+                drawn.append(pool.submit(draw_short, *where, num_steps))
+            for each in settings(profile, num_steps):
+                if (num_steps, each.strategy, each.value, each.reuse.computed) not in known:
+                    drawn.append(pool.submit(draw_setting, *where, num_steps, each))
+        yield from _told(drawn, deadline_s)
     for num_steps in plan.step_counts:
-        sheet = {name: each for name, each in shown.items() if name.startswith(f"{num_steps}/")}
-        np.savez_compressed(out / f"pictures-{num_steps}.npz", **sheet)
         whole_file(out, num_steps).unlink()
 
 
 def _judged(path: Path) -> Iterator[Judged]:
     for text in path.read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
-        if line["case"] == "quality" and "plan" in line:
-            yield line["steps"], line["strategy"], line["value"], tuple(line["plan"])
+        if line["case"] == "quality":
+            yield line["steps"], line["strategy"], line["value"], tuple(line.get("plan", ()))
 
 
-def _missing(everything: Iterable[Setting], num_steps: int, known: set[Judged]) -> list[Setting]:
-    """What is not known with the same plan; after it what stands in the contact sheet, for its pictures."""
-
-    def is_known(each: Setting) -> bool:
-        return (num_steps, each.strategy, each.value, each.reuse.computed) in known
-
-    shown = SHOWN[num_steps]
-    wanted = [each for each in everything if not is_known(each) or f"{each.strategy}/{each.value:g}" in shown]
-    return sorted(wanted, key=is_known)
-
-
-def _told(
-    drawn: list[Future[tuple[dict[str, Any], np.ndarray]]], shown: dict[str, np.ndarray], deadline_s: float
-) -> Iterator[dict[str, Any]]:
-    """Lines as they come; from the deadline on no further setting is begun. `shown` gets what the sheet shows."""
+def _told(drawn: list[Future[dict[str, Any]]], deadline_s: float) -> Iterator[dict[str, Any]]:
+    """Lines as they come; from the deadline on no further setting is begun."""
     for done in as_completed(drawn):
         if done.cancelled():
             continue
-        line, pictures = done.result()
-        yield line
-        name = f"{line['strategy']}/{line['value']:g}"
-        if name in SHOWN[line["steps"]]:
-            shown[f"{line['steps']}/{name}"] = pictures[:NUM_SHOWN]
+        yield done.result()
         if time.monotonic() > deadline_s:
             for each in drawn:
                 each.cancel()
+
+
+def sheet(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) -> Iterator[dict[str, Any]]:
+    """The pictures of the contact sheets: the first held-out prompts with some of the settings."""
+    profile = _profile(out)
+    drawing = Drawing(dataclasses.replace(plan, num_seeds=1), torch.device(args.device))
+    del drawing.states[NUM_SHOWN:]
+    for num_steps in plan.step_counts:
+        plans = {f"{each.strategy}/{each.value:g}": each.reuse for each in settings(profile, num_steps)}
+        shown = [name for name in SHOWN[num_steps] if name in plans or name.startswith("none/")]
+        pictures = {f"{num_steps}/{name}": drawing.pictures(num_steps, plans.get(name))[0] for name in shown}
+        np.savez_compressed(out / f"pictures-{num_steps}.npz", **pictures)
+        yield {"case": "sheet", "steps": num_steps, "shown": shown}
 
 
 def speed(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) -> Iterator[dict[str, Any]]:
@@ -168,7 +163,7 @@ def speed(plan: Plan, out: Path, args: argparse.Namespace, deadline_s: float) ->
     dtype = Loading(device=device).weights_dtype
     drawing = Drawing(dataclasses.replace(plan, num_prompts=1, num_seeds=1), device, dtype=dtype)
     for num_steps in plan.step_counts:
-        timed = [each for each in settings(profile, num_steps) if each.strategy != "even"]
+        timed = [each for each in settings(profile, num_steps) if each.strategy in args.strategies]
         yield from speeds(drawing, timed, num_steps, deadline_s=deadline_s)
 
 
@@ -178,7 +173,7 @@ def _profile(out: Path) -> Profile:
     return read_profile(fitted if fitted.exists() else model_folder("demo") / FILE, "zimage")
 
 
-PARTS = {"fit": fitting, "quality": quality, "speed": speed}
+PARTS = {"fit": fitting, "quality": quality, "speed": speed, "sheet": sheet}
 
 
 def _about(device: str, plan: Plan) -> dict[str, Any]:
@@ -193,6 +188,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", choices=PARTS, action="append", help="instead of all; may be given again")
     parser.add_argument("--size", choices=PLANS, default="full", help="how much is drawn")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument(
+        "--strategies", nargs="+", choices=TIMED, default=list(TIMED), help="of which times are taken"
+    )
     parser.add_argument("--step-counts", type=int, nargs="+", help="instead of all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=2, help="that draw and judge")

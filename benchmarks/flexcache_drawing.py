@@ -127,36 +127,35 @@ def draw_whole(plan: Plan, device: str, out: Path, num_steps: int) -> None:
     np.save(whole_file(out, num_steps), drawing.pictures(num_steps, None)[0])
 
 
-def judge_whole(plan: Plan, device: str, out: Path, num_steps: int) -> tuple[dict[str, Any], np.ndarray]:
-    """Their line, and themselves."""
+def judge_whole(plan: Plan, device: str, out: Path, num_steps: int) -> dict[str, Any]:
+    """Their line."""
     drawing, oracle = _drawing(plan, device, out)
-    pictures = np.load(whole_file(out, num_steps))
     line = {"case": "quality", "steps": num_steps, "strategy": "none", "value": num_steps}
-    return {**line, **drawing.right(pictures, oracle)}, pictures
+    return {**line, **drawing.right(np.load(whole_file(out, num_steps)), oracle)}
 
 
-def draw_setting(
-    plan: Plan, device: str, out: Path, num_steps: int, setting: Setting
-) -> tuple[dict[str, Any], np.ndarray]:
-    """The line of a setting, and its pictures."""
-    drawing, oracle = _drawing(plan, device, out)
-    pictures, computed = drawing.pictures(num_steps, setting.reuse)
-    line = {"case": "quality", "steps": num_steps, **named(setting), "computed": computed}
-    return {
-        **line,
-        **_likeness(drawing, pictures, out, num_steps),
-        **drawing.right(pictures, oracle),
-    }, pictures
+def draw_setting(plan: Plan, device: str, out: Path, num_steps: int, setting: Setting) -> dict[str, Any]:
+    """The line of a setting."""
+    drawing, _ = _drawing(plan, device, out)
+    line = {"case": "quality", "steps": num_steps, **named(setting)}
+    return {**line, **_drawn(drawing, plan, device, out, num_steps, setting.reuse)}
 
 
-def draw_short(plan: Plan, device: str, out: Path, num_steps: int) -> tuple[dict[str, Any], np.ndarray]:
-    """The line of every step computed, but in 16 bits, as GPUs do by default; and the pictures."""
-    _, oracle = _drawing(plan, device, out)
+def draw_short(plan: Plan, device: str, out: Path, num_steps: int) -> dict[str, Any]:
+    """The line of every step computed, but in 16 bits, as GPUs do by default."""
     drawing = Drawing(plan, torch.device(device), dtype=torch.bfloat16)
-    pictures, computed = drawing.pictures(num_steps, None)
     line = {"case": "quality", "steps": num_steps, "strategy": "bfloat16", "value": num_steps}
+    return {**line, **_drawn(drawing, plan, device, out, num_steps, None)}
+
+
+def _drawn(
+    drawing: Drawing, plan: Plan, device: str, out: Path, num_steps: int, reuse: Reuse | None
+) -> dict[str, Any]:
+    """How many steps were computed, how like the pictures are to those of every step, and what is right in them."""
+    _, oracle = _drawing(plan, device, out)
+    pictures, computed = drawing.pictures(num_steps, reuse)
     likeness = _likeness(drawing, pictures, out, num_steps)
-    return {**line, "computed": computed, **likeness, **drawing.right(pictures, oracle)}, pictures
+    return {"computed": computed, **likeness, **drawing.right(pictures, oracle)}
 
 
 def _likeness(drawing: Drawing, pictures: np.ndarray, out: Path, num_steps: int) -> dict[str, float]:

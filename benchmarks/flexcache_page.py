@@ -18,7 +18,8 @@ from PIL import Image, ImageDraw
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from benchmarks.flexcache_settings import SHOWN
+from benchmarks.flexcache_real_page import real_sizes
+from benchmarks.flexcache_settings import ORDER, SHOWN
 
 Line = dict[str, Any]
 # Steps, strategy, value.
@@ -33,7 +34,6 @@ COLOURS = {
     "even": "tab:gray",
     "bfloat16": "black",
 }
-ORDER = ("none", *COLOURS)
 # Compared with FreeCache at equal computed steps.
 RIVALS = ("even", "magcache", "meancache")
 _LABEL_PX = 18
@@ -103,7 +103,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str, drawn_on: str = "") -
                 f"![The same prompts with each setting, {num_steps} steps](flexcache-sheet-{num_steps}.png)",
             ]
             parts += ["", f"These were drawn on {drawn_on}, with the same plans."] if drawn_on else []
-    return "\n".join([*parts, "", *_real_sizes(real), ""])
+    return "\n".join([*parts, "", *real_sizes(real), ""])
 
 
 def _about_times(run: Run) -> str:
@@ -160,54 +160,6 @@ def _verdicts(run: Run, num_steps: int) -> Iterator[str]:
                 f"{found['freecache'] - other:+.2f} dB to {name}" for name, other in others.items()
             )
             yield f"- FreeCache with {count:g} of {num_steps} computed: {gains}."
-
-
-def _real_sizes(lines: Sequence[Line]) -> Iterator[str]:
-    """Nothing where nothing was measured."""
-    machine = next((line for line in lines if line["case"] == "machine"), None)
-    if machine is None:
-        return
-    yield "## Real sizes"
-    yield ""
-    yield (
-        f"{machine['gpu'] or 'CPU'}, torch {machine['torch']}; random weights at the published sizes in bfloat16, one "
-        "request of 50 steps alone, at 1024 x 1024 or 480 x 832 x 17. What such a model draws means nothing, so that "
-        "nothing is said of its likeness. Plans that would follow from a fitted profile are evenly spaced here. "
-        "`computed step` is the median time of one with FlexCache by that of one without, measured just before and "
-        "after; `kept` is the most that was kept. Forward passes are captured and replayed where it says so, with "
-        "FlexCache and without."
-    )
-    yield ""
-    yield "| family | passes | strategy | value | computed | speed-up | computed step | reused step ms | kept MiB |"
-    yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
-    for line in _in_order([line for line in lines if line["case"] in ("plain", "setting")]):
-        named = f"| {line['family']} | {'captured' if line['captured'] else ''} "
-        if line["case"] == "plain":
-            yield f"{named}| none | | 50 | 1 | {1000 * line['step_s']:.1f} ms | | |"
-        else:
-            yield (
-                f"{named}| {line['strategy']} | {line['value']:g} | {line['computed']} "
-                f"| {line['speed_up']:.2f} | {line['computed_step']:.3f} "
-                f"| {1000 * line['reused_step_s']:.2f} | {line['kept_bytes'] / 2**20:.2f} |"
-            )
-
-
-def _in_order(lines: Sequence[Line]) -> list[Line]:
-    """Of several runs: the last line of each setting, in the order of families, strategies and what is computed."""
-    families = list(dict.fromkeys(line["family"] for line in lines))
-
-    def place(line: Line) -> tuple[int, bool, int, int, float]:
-        strategy = line.get("strategy", "none")
-        captured, computed = line["captured"], line.get("computed", 50)
-        return (
-            families.index(line["family"]),
-            captured,
-            ORDER.index(strategy),
-            -computed,
-            line.get("value", 0),
-        )
-
-    return [last for _, last in sorted({place(line): line for line in lines}.items())]
 
 
 def plot(run: Run, num_steps: int, path: Path) -> None:

@@ -14,7 +14,7 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -26,21 +26,23 @@ from msgspec.structs import replace
 from benchmarks.flexcache_settings import evenly, pab_of
 from benchmarks.random_pipeline import Factory, make_adapter
 from benchmarks.real_sizes import MODELS
-from epe.cache import CacheRules, published_profile, resolve, supported
+from epe.cache import CacheRules, published_profile, resolve
 from epe.families import FAMILIES
 from epe.graphs import CudaGraphs, Graphs
-from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer
+from epe.messages import FreeCache, MagCache, MeanCache, Request, Reuse, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.capturing import Capturable
 from epe.models.contract import Adapter, State
-from epe.models.reusing import kept_bytes
+from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import SoloExchange
 
-NUM_STEPS = 50
-# Of PAB, captured and not: beyond its warm-up, and a few rounds of its window.
-NUM_CHECKED = 16
+NUM_STEPS, NUM_PLAIN = 50, 6
+# Of PAB, captured and not: rounds of its window, in which all kinds of passes come twice; so the last are replayed.
+NUM_CHECKED = 9
 FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
-STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab")
-FREE, MEAN, INTERVALS = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4)
+STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab", "teacache")
+FREE, MEAN, INTERVALS, CHANGES = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4), (0.2, 0.4, 0.6)
+# Of MagCache's published thresholds.
+LOOSER = (1.0, 0.25, 4.0)
 
 
 # Family, whether passes are captured, strategy, value.
@@ -55,6 +57,7 @@ def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
         list(_taylorseer()),
         list(_meancache()),
         list(_pab(family)),
+        list(_teacache()),
     ]
     for row in zip_longest(*every):
         yield from filter(None, row)
@@ -88,16 +91,27 @@ def _taylorseer() -> Iterator[tuple[str, float, Reuse]]:
 
 def _pab(family: str) -> Iterator[tuple[str, float, Reuse]]:
     rules = CacheRules(attention=FAMILIES[family].attention)
-    for interval in INTERVALS:
+    for interval in INTERVALS if rules.attention else ():
         yield "pab", interval, _resolved(pab_of(interval, NUM_STEPS), rules)
 
 
 def _published(family: str) -> Iterator[tuple[str, float, Reuse]]:
-    """MagCache with the table that is published for the model, if one is."""
+    """MagCache with the table that is published for the model, if one is; and at a quarter of its threshold and four
+    times it."""
     profile = published_profile(family)
-    if "magcache" in supported(CacheRules(profile=profile)):
-        reuse = _resolved(MagCache(), CacheRules(profile=profile))
+    if profile is None or profile.mag is None:
+        return
+    for times in LOOSER:
+        strategy = MagCache(threshold=times * profile.mag.threshold)
+        reuse = _resolved(strategy, CacheRules(profile=profile))
         yield "magcache", len(reuse.computed), reuse
+
+
+def _teacache() -> Iterator[tuple[str, float, Reuse]]:
+    """With a polynomial that nobody has fitted: what is computed of random weights says nothing, what it takes does."""
+    for threshold in CHANGES:
+        strategy = TeaCache(threshold=threshold, coefficients=(4.0, 0.0))
+        yield "teacache", threshold, _resolved(strategy, CacheRules())
 
 
 def _resolved(strategy: Strategy, rules: CacheRules) -> Reuse:
@@ -113,10 +127,9 @@ def measure(
     tiny: bool,
     captured: bool,
     seconds: float,
-    strategies: Sequence[str],
-    known: set[Known],
+    wanted: Callable[[Known], bool],
 ) -> Iterator[dict[str, Any]]:
-    """Stops to begin settings after so many seconds; what is `known`, or of other strategies, is not measured."""
+    """Only what is `wanted`; stops to begin settings after so many seconds."""
     begin_s = time.perf_counter()
     factory = Factory(
         name=family, device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16, tiny=tiny
@@ -124,54 +137,50 @@ def measure(
     adapter = make_adapter(family, factory.pipeline(factory.weights()), device=device, mode="agkv")
     begun = adapter.encode(_request(family, tiny=tiny))
     made_s = time.perf_counter() - begin_s
-    checked = next((reuse for strategy, _, reuse in settings(family) if strategy == "pab"), None)
+    checks = wanted((family, captured, "pab", INTERVALS[0])) and bool(adapter.family.attention)
     if captured and isinstance(adapter, Capturable):
-        expected = _latents(adapter, begun, checked)
+        expected = _passes_of_pab(adapter, begun, INTERVALS[0]) if checks else None
         adapter.use_graphs(Graphs(CudaGraphs(device), budget_bytes=16 * 2**30))
-        # The first run captures, the second finds all captured.
-        drawn = [_latents(adapter, begun, checked) for _ in range(2)]
-        yield {"case": "bits", "family": family, "equal": all(torch.equal(each, expected) for each in drawn)}
+        if expected is not None:
+            equal = torch.equal(_passes_of_pab(adapter, begun, INTERVALS[0]), expected)
+            yield {"case": "bits", "family": family, "equal": equal}
     _steps(adapter, begun, reuse=None, count=3)
-    plain = _steps(adapter, begun, reuse=None, count=12)
+    plain = _steps(adapter, begun, reuse=None, count=NUM_PLAIN)
     step_s = median(plain)
     named = {"family": family, "captured": captured}
     yield {"case": "plain", **named, "step_s": step_s, "made_s": round(made_s, 1)}
     for strategy, value, reuse in settings(family):
-        if strategy not in strategies or (family, captured, strategy, value) in known:
+        if not wanted((family, captured, strategy, value)):
             continue
         if time.perf_counter() - begin_s > seconds:
             yield {"case": "left out", **named, "strategy": strategy, "value": value}
             continue
-        if strategy == "pab":
-            _latents(adapter, begun, reuse)  # which captures its passes
-        yield {
-            "case": "setting",
-            **named,
-            "strategy": strategy,
-            "value": value,
-            "computed": len(reuse.computed),
-            **_whole(adapter, begun, reuse),
-        }
-    yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=8))}
+        if strategy == "pab" and value != INTERVALS[0]:
+            _passes_of_pab(adapter, begun, int(value))  # which captures them
+        measured = _whole(adapter, begun, reuse)
+        yield {"case": "setting", **named, "strategy": strategy, "value": value, **measured}
+    yield {"case": "again", **named, "step_s": median(_steps(adapter, begun, reuse=None, count=NUM_PLAIN))}
 
 
 def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
     """A whole request: speed-up against as many plain steps, and a computed step against a plain one. Plain steps
     before and after it, since a device that has become warm is slower."""
     before = _steps(adapter, begun, reuse=None, count=2)
-    state, laps = _again(begun, reuse), []
+    state, laps, num_fresh = _again(begun, reuse), [], []
     most, clock = 0, time.perf_counter()
     for _ in range(NUM_STEPS):
-        state = adapter.step(state, SoloExchange(), Split())
+        earlier, state = state, adapter.step(state, SoloExchange(), Split())
         clock, lap = _lap(state, clock)
         laps.append(lap)
+        num_fresh.append(num_computed(earlier, state))
         most = max(most, kept_bytes(state))
     after = _steps(adapter, begun, reuse=None, count=2)
     plain_s = median([*before, *after])
-    fresh = set(reuse.joints or reuse.computed)
+    fresh = set(reuse.joints) or {step for step, count in enumerate(num_fresh) if count}
     computed = median(laps[step] for step in fresh)
     cheap = [lap for step, lap in enumerate(laps) if step not in fresh]
     return {
+        "computed": sum(num_fresh),
         "speed_up": NUM_STEPS * plain_s / sum(laps),
         "plain_s": plain_s,
         "computed_step": computed / plain_s,
@@ -180,8 +189,10 @@ def _whole(adapter: Adapter, begun: State, reuse: Reuse) -> dict[str, Any]:
     }
 
 
-def _latents(adapter: Adapter, begun: State, reuse: Reuse | None) -> torch.Tensor:
-    state = _again(begun, reuse)
+def _passes_of_pab(adapter: Adapter, begun: State, interval: int) -> torch.Tensor:
+    """The latents after steps with all passes that PAB makes at an interval, which do not depend on its warm-up."""
+    strategy = replace(pab_of(interval, NUM_STEPS), warmup_steps=1)
+    state = _again(begun, _resolved(strategy, CacheRules(attention=adapter.family.attention)))
     for _ in range(NUM_CHECKED):
         state = adapter.step(state, SoloExchange(), Split())
     return state.tensors["latents"]
@@ -236,6 +247,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", default=list(FAMILIES_MEASURED))
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument(
+        "--values", nargs="+", type=float, default=[], help="of the strategies, instead of all"
+    )
     parser.add_argument("--output", type=Path, required=True, help="gets a line of each setting")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--captured", action="store_true", help="forward passes are captured and replayed")
@@ -248,6 +262,12 @@ def main() -> None:
     )
     args = parser.parse_args()
     known = {each for path in args.after for each in _measured(path)}
+
+    def wanted(each: Known) -> bool:
+        _, _, strategy, value = each
+        is_named = strategy in args.strategies and (not args.values or value in args.values)
+        return is_named and each not in known
+
     device = torch.device(args.device)
     gpu = torch.cuda.get_device_name(0) if device.type == "cuda" else None
     about = {"gpu": gpu, "torch": torch.__version__, "tiny": args.tiny}
@@ -260,8 +280,7 @@ def main() -> None:
                 tiny=args.tiny,
                 captured=args.captured,
                 seconds=args.seconds,
-                strategies=args.strategies,
-                known=known,
+                wanted=wanted,
             ):
                 _tell(line, lines)
             gc.collect()

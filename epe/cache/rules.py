@@ -146,10 +146,12 @@ def supported(rules: CacheRules) -> tuple[StrategyName, ...]:
     return tuple(name for name in NAMES if known[name])
 
 
-def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
+def _planned(given: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
+    warmup = _warmup(given, num_steps)
+    asked = replace(given, warmup_steps=warmup)
     if num_steps <= FEW_STEPS and not asked.few_steps:
         return Reuse(strategy=asked, computed=tuple(range(num_steps)))
-    always = frozenset(forced(num_steps, warmup=asked.warmup_steps, cooldown=asked.cooldown_steps))
+    always = frozenset(forced(num_steps, warmup=warmup, cooldown=asked.cooldown_steps))
     profile = rules.profile or _NO_PROFILE
     match asked:
         case TaylorSeer():
@@ -169,6 +171,13 @@ def _planned(asked: ActiveStrategy, rules: CacheRules, num_steps: int) -> Reuse:
             )
         case FreeCache():
             return _freecache(asked, profile, num_steps, always)
+
+
+def _warmup(given: ActiveStrategy, num_steps: int) -> int:
+    """The first steps that are always computed: PAB's early ones decide on the picture."""
+    if given.warmup_steps is not None:
+        return given.warmup_steps
+    return max(1, num_steps // 6) if isinstance(given, Pab) else 1
 
 
 def _magcache(asked: MagCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:

@@ -61,7 +61,7 @@ def reused_kinds(
 ) -> frozenset[AttentionKind]:
     """The kinds of attention that a step takes from an earlier one: none outside the window between warm-up and
     cool-down, the first of it included."""
-    place = step - max(1, strategy.warmup_steps)
+    place = step - max(1, strategy.warmup_steps or 1)
     if place < 0 or step >= num_steps - strategy.cooldown_steps:
         return frozenset()
     every = {

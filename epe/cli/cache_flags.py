@@ -14,7 +14,10 @@ from epe.cli.parser import Parser, number, whole_number
 from epe.errors import BadSetting
 from epe.messages import ActiveStrategy, NoCache, Strategy
 
-_COMMON = {"warmup_steps": "first", "cooldown_steps": "last"}
+_COMMON = {
+    "warmup_steps": "first steps that are always computed (default 1; of pab a sixth of them)",
+    "cooldown_steps": "last steps that are always computed (default 1)",
+}
 _STRATEGIES = dict(zip(NAMES, get_args(ActiveStrategy), strict=True))
 
 
@@ -22,11 +25,8 @@ def add_cache(parser: Parser) -> None:
     """FlexCache's flags, in a group of their own."""
     group = parser.add_argument_group("FlexCache")
     group.add_argument("--cache-strategy", choices=("none", *NAMES), help="reuse across steps (default none)")
-    for name, which in _COMMON.items():
-        flag = f"--cache-{name.replace('_', '-')}"
-        group.add_argument(
-            flag, type=whole_number, help=f"{which} steps that are always computed (default 1)"
-        )
+    for name, meaning in _COMMON.items():
+        group.add_argument(f"--cache-{name.replace('_', '-')}", type=whole_number, help=meaning)
     group.add_argument(
         "--cache-few-steps", action="store_true", default=None, help="reuse in 8 steps or fewer, too"
     )

@@ -8,17 +8,23 @@ import yaml
 
 from epe.errors import BadSetting
 
+# A device such as /dev/zero has no end.
+MAX_CHARS = 2**20
+
 
 def read_yaml(path: Path) -> dict[str, object]:
     """The mapping that a YAML file holds; raises `BadSetting` where it is missing, broken or no mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARS + 1)
     except FileNotFoundError:
         raise BadSetting(f"there is no file {path}") from None
     except UnicodeDecodeError:
         raise BadSetting(f"{path} is not a UTF-8 text file") from None
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}") from error
+    if len(text) > MAX_CHARS:
+        raise BadSetting(f"{path} has more than {MAX_CHARS} characters, which no settings need")
     return parse_yaml(text, source=str(path))
 
 

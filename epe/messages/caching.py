@@ -21,10 +21,11 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class _Strategy(Struct, frozen=True, kw_only=True, tag_field="strategy", forbid_unknown_fields=True):
-    """The first `warmup_steps` and the last `cooldown_steps` are always computed. Of a request of few steps nothing is
-    skipped unless `few_steps` asks for it. Where nothing else is said, None is the profile's value."""
+    """The first `warmup_steps` (None: one, of PAB a sixth) and the last `cooldown_steps` are always computed. Of a
+    request of few steps nothing is skipped unless `few_steps` asks for it. Where nothing else is said, None is the
+    profile's value."""
 
-    warmup_steps: Count = 1
+    warmup_steps: Count | None = None
     cooldown_steps: Count = 1
     few_steps: bool = False
 

@@ -317,6 +317,19 @@ def test_attention_is_used_again_only_within_its_window() -> None:
         resolve(pab, CacheRules(), num_steps=20)
 
 
+def test_by_default_pab_leaves_out_the_steps_that_decide_on_the_picture() -> None:
+    """The reference reuses attention from the second step on, and its pictures fall apart."""
+    rules = CacheRules(attention=("joint",))
+    for num_steps, first in ((50, 8), (20, 3), (9, 1)):
+        reuse = resolve(Pab(), rules, num_steps=num_steps)
+        assert reuse is not None
+        assert set(range(first + 1)) <= set(reuse.joints)
+        assert first + 1 not in reuse.joints
+    early = resolve(Pab(warmup_steps=0), rules, num_steps=50)
+    assert early is not None
+    assert early.joints[:3] == (0, 1, 3)
+
+
 def test_steps_of_a_lease_are_counted_by_what_they_cost() -> None:
     reuse = Reuse(strategy=MagCache(), computed=(0, 1, 4, 7))
     assert reuse.num_computed(0, 10) == 4

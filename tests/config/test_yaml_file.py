@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from epe.config.yaml_file import parse_yaml, read_yaml
@@ -70,3 +72,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "stage.yaml").write_bytes(b"\xff\xfe\x00name")
     with pytest.raises(BadSetting, match="not a UTF-8 text file"):
         read_yaml(tmp_path / "stage.yaml")
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end():
+    """`--stage-config /dev/zero` took all memory of the machine."""
+    with pytest.raises(BadSetting, match="/dev/zero has more than 1048576 characters"):
+        read_yaml(Path("/dev/zero"))

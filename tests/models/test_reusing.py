@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from epe.cache import CacheRules, num_records, resolve, sizes_of
 from epe.cache.schedule import fewest_tea_steps
 from epe.config.attention import attention_rows
+from epe.config.request import resolve_request
 from epe.families import FAMILIES
 from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.contract import State
@@ -217,9 +219,24 @@ def test_guidance_counts_with_caching_on(ranks: Ranks, checkpoint: Path) -> None
 def test_a_request_after_one_of_another_size_has_the_bits_that_it_had_before(
     ranks: Ranks, checkpoint: Path
 ) -> None:
-    """A cache that belongs to the model would still hold the other's."""
+    """A cache that belongs to the model would still hold the other's; steps that nobody has named are the family's."""
     (adapter,) = ranks(1)
-    request, other = cached(checkpoint, TEA), cached(checkpoint, TEA, id="other", height=112, width=128)
+    family, known = FAMILIES[checkpoint.name], make_request(checkpoint)
+    defaults = replace(
+        family.defaults, num_steps=STEPS, num_frames=1, max_sequence_length=known.max_sequence_length
+    )
+    request, other = (
+        resolve_request(
+            family,
+            prompt="a green dog",
+            height=height,
+            width=width,
+            cache=TEA,
+            cache_rules=RULES,
+            defaults=defaults,
+        )
+        for height, width in ((96, 112), (112, 128))
+    )
     before = solo(adapter, request)
     solo(adapter, other)
     assert same(solo(adapter, request), before)

@@ -30,8 +30,7 @@ class Accounting:
             self.started_s = start_s
         self._seconds[lease.stage] += took_s
         if lease.stage is Stage.DENOISE:
-            self._num_computed_steps += running.num_tasks
-            self._num_reused_steps += lease.num_steps - running.num_tasks
+            self._drew_steps(lease, num_tasks=running.num_tasks)
         self._kept_bytes = max(self._kept_bytes, *(report.kept_bytes for report in running.done))
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
 
@@ -73,6 +72,12 @@ class Accounting:
             reused_steps=self._num_reused_steps,
             kept_bytes=self._kept_bytes,
         )
+
+    def _drew_steps(self, lease: Lease, *, num_tasks: int) -> None:
+        reuse, end_step = self.request.reuse, lease.first_step + lease.num_steps
+        num_computed = num_tasks - (reuse.num_lent(lease.first_step, end_step) if reuse else 0)
+        self._num_computed_steps += num_computed
+        self._num_reused_steps += lease.num_steps - num_computed
 
     def _visited(self, lease: Lease, start_s: float, end_s: float) -> None:
         last = self.visits[-1] if self.visits else None

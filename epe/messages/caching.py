@@ -151,6 +151,14 @@ class Reuse(Struct, frozen=True, kw_only=True):
         later = bisect_left(self.computed, first_step) + num_computed
         return self.computed[later] if later < len(self.computed) else num_steps
 
+    def num_lent(self, first_step: int, end_step: int) -> int:
+        """Of the steps that cost what a step costs, those that take some attention from others."""
+        if not self.joints:
+            return 0
+        return (
+            end_step - first_step - bisect_left(self.joints, end_step) + bisect_left(self.joints, first_step)
+        )
+
     def num_computed(self, first_step: int, end_step: int) -> int:
         """Steps from `first_step` to before `end_step` that cost what a step costs: at most, where it is not static."""
         if not self.is_static:

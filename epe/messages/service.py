@@ -133,7 +133,7 @@ class LaneVisit(Struct, frozen=True, kw_only=True):
 
 class CacheAccount(Struct, frozen=True, kw_only=True):
     """What FlexCache did for a request: the model computed `computed_steps` (misses), `reused_steps` were made of what
-    was kept (hits), which was `kept_bytes` on a rank at most."""
+    was kept (hits; PAB's are those that took some attention from it), which was `kept_bytes` on a rank at most."""
 
     settings: ActiveStrategy
     computed_steps: int

@@ -148,7 +148,7 @@ class _Rank:
         self._graphs = graphs_for(stage, target, world_size=seat.world_size)
         # Nothing is kept of a prompt, which is always the same one here.
         forgetful = replace(stage, prompts=replace(stage.prompts, memory_mib=0))
-        self._adapter, self._lanes, _, self._unlike = load(seat, target, forgetful, False, self._graphs)
+        self._equipment = load(seat, target=target, stage=forgetful, graphs=self._graphs)
         self._meter = meter_for(target, limit_bytes=None)
         self._states = States()
         self._num_leases = 0
@@ -158,7 +158,7 @@ class _Rank:
         widest = min(max_width(self._tokens(height, width)), self._seat.world_size // self._stage.num_planes)
         for num_ranks in self._stage.parallelism.scheduler.allowed_lane_widths:
             lane = self._lane(num_ranks)
-            if lane is not None and num_ranks <= widest and num_ranks not in self._unlike:
+            if lane is not None and num_ranks <= widest and num_ranks not in self._equipment.unlike_widths:
                 decoding = self._lane(widest_within(self._stage.decode_widths, num_ranks))
                 yield lane, decoding or lane
 
@@ -225,8 +225,8 @@ class _Rank:
         )
 
     def close(self) -> None:
-        if isinstance(self._lanes, Groups):
-            self._lanes.close()
+        if isinstance(self._equipment.lanes, Groups):
+            self._equipment.lanes.close()
 
     def _request(self, height: int, width: int, *, num_steps: int) -> Request:
         return resolve_request(
@@ -273,8 +273,8 @@ class _Rank:
         )
         (work,) = run_lease(
             [lease],
-            adapter=self._adapter,
-            lanes=self._lanes,
+            adapter=self._equipment.adapter,
+            lanes=self._equipment.lanes,
             states=self._states,
             synchronize=partial(_wait_for, self._target),
             in_bands=self._stage.decodes_in_bands,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -84,17 +85,12 @@ class Rank:
         folder = model_folder(stage.factory_args.model_path)
         weights = await asyncio.to_thread(weights_digest, folder)
         graphs = graphs_for(stage, target, world_size=self.seat.world_size)
-        loading = asyncio.ensure_future(
-            asyncio.to_thread(load, self.seat, target, stage, fits_palette, graphs)
+        loaded = await self._unless_stopped(
+            partial(load, self.seat, target=target, stage=stage, graphs=graphs, fits_palette=fits_palette)
         )
-        ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not loading.done():
-                return False
-            adapter, self._lanes, palette, unlike = loading.result()
-        finally:
-            loading.cancel()  # The thread goes on, but nobody waits for it.
+        if loaded is None:
+            return False
+        self._lanes = loaded.lanes
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
         graph_bytes = 0 if graphs is None else graphs.budget_bytes
@@ -102,7 +98,7 @@ class Rank:
         resident_bytes = meter.resident_bytes()
         check_room(memory_bytes, resident_bytes=resident_bytes, graph_bytes=graph_bytes)
         self._device = ThreadDevice(
-            adapter,
+            loaded.adapter,
             self._lanes,
             rank=self.seat.rank,
             device=target,
@@ -120,11 +116,21 @@ class Rank:
             weights=weights,
             memory_bytes=memory_bytes,
             resident_bytes=resident_bytes,
-            unlike_widths=unlike,
-            attention=await asyncio.to_thread(_attention_of, adapter, target, stage),
+            unlike_widths=loaded.unlike_widths,
+            attention=await asyncio.to_thread(_attention_of, loaded.adapter, target, stage),
         )
-        self._worker.tell(Loaded(self._device, ready, palette))
+        self._worker.tell(Loaded(self._device, ready, loaded.palette))
         return True
+
+    async def _unless_stopped(self, work: Callable[[], Equipment]) -> Equipment | None:
+        """What `work` gives in a thread; None if the rank is stopped before, and nobody waits for the thread."""
+        loading = asyncio.ensure_future(asyncio.to_thread(work))
+        ends: tuple[asyncio.Future[Any], ...] = (loading, self.stopped_by)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return loading.result() if loading.done() else None
+        finally:
+            loading.cancel()
 
     def fail(self, reason: str) -> None:
         """End this rank out of order, so that it is started again."""
@@ -140,11 +146,26 @@ class Rank:
             self._lanes.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Equipment:
+    """What a rank works with; the widths that it must be spared; what the latents look like, where somebody asked."""
+
+    adapter: Adapter
+    lanes: Lanes
+    unlike_widths: tuple[int, ...]
+    palette: Palette | None
+
+
 def load(
-    seat: Seat, target: torch.device, stage: Stage, fits_palette: bool, graphs: Graphs | None
-) -> tuple[Adapter, Lanes, Palette | None, tuple[int, ...]]:
-    """What the rank works with, and the widths that it must be spared. Blocking: runs in a thread, so that the rank
-    answers while it loads."""
+    seat: Seat,
+    *,
+    target: torch.device,
+    stage: Stage,
+    graphs: Graphs | None,
+    fits_palette: bool = False,
+) -> Equipment:
+    """Load the model and build the lanes that are known. Blocking: runs in a thread, so that the rank answers
+    meanwhile."""
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
     backend = None if seat.store is None else lane_backend(target, world_size=seat.world_size)
@@ -156,7 +177,7 @@ def load(
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     if seat.store is None or backend is None:
-        return adapter, SoloLanes(), palette, unlike
+        return Equipment(adapter=adapter, lanes=SoloLanes(), unlike_widths=unlike, palette=palette)
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
     lanes = aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes)
@@ -164,7 +185,7 @@ def load(
         groups.prebuild(lanes)
     else:
         groups.keep(lanes)
-    return adapter, groups, palette, unlike
+    return Equipment(adapter=adapter, lanes=groups, unlike_widths=unlike, palette=palette)
 
 
 def adapter_of(

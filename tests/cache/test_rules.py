@@ -313,6 +313,7 @@ def test_attention_is_used_again_only_within_its_window() -> None:
     assert kinds[7] == {"self"}
     assert reuse.joints == (0, 1, 2, 3, 4, 10, 15, 16, 17, 18, 19)
     assert reuse.end_of(4, 1, num_steps=20) == 10
+    assert (reuse.num_lent(4, 10), reuse.num_lent(0, 20), reuse.num_lent(15, 20)) == (5, 9, 0)
     with pytest.raises(Unsupported, match="more than attention"):
         resolve(pab, CacheRules(), num_steps=20)
 

@@ -77,7 +77,7 @@ async def test_an_interrupted_command_does_not_draw_to_the_end(
         ("", None),
         ("taylorseer --taylorseer-fresh-threshold 2", 7),
         ("teacache --teacache-coefficients 0.15", 6),
-        ("pab --pab-joint-interval 4", 10),
+        ("pab --pab-joint-interval 4", 4),
     ],
 )
 def test_the_sidecar_says_what_flexcache_did(

@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.flexcache_settings import ORDER
 
 Line = dict[str, Any]
+_UNFITTED = " `teacache` has a polynomial that nobody has fitted, so that how much it computes says nothing."
 
 
 def real_sizes(lines: Sequence[Line]) -> Iterator[str]:
@@ -23,8 +24,7 @@ def real_sizes(lines: Sequence[Line]) -> Iterator[str]:
         "nothing is said of its likeness. Plans that would follow from a fitted profile are evenly spaced here. "
         "`computed step` is the median time of one with FlexCache by that of one without, measured just before and "
         "after; `kept` is the most that was kept. Forward passes are captured and replayed where it says so, with "
-        "FlexCache and without. `teacache` has a polynomial that nobody has fitted, so that how much it computes says "
-        "nothing."
+        f"FlexCache and without.{_UNFITTED if any(line.get('strategy') == 'teacache' for line in lines) else ''}"
     )
     yield from _bits(lines)
     yield ""

@@ -23,8 +23,8 @@ COUNTS = {50: (31, 25, 17, 13, 10), 20: (14, 10, 7, 5), 8: (4,)}
 INTERVALS = (2, 3, 4)
 # Of rows in tables.
 ORDER = ("none", "freecache", "meancache", "magcache", "taylorseer", "teacache", "pab", "even", "bfloat16")
-# Around what is fitted to the demo model.
-CHANGES = (0.006, 0.013, 0.03, 0.06)
+# Around what is fitted to the demo model, and the published default.
+CHANGES = (0.006, 0.013, 0.03, 0.2)
 # What stands in the contact sheet, by number of steps.
 SHOWN = {
     8: ("none/8", "freecache/4", "meancache/4", "magcache/4", "even/4"),
@@ -36,7 +36,7 @@ SHOWN = {
         "magcache/10",
         "even/10",
         "taylorseer/4",
-        "teacache/0.03",
+        "teacache/0.2",
     ),
     20: (
         "none/20",
@@ -51,7 +51,7 @@ SHOWN = {
         "magcache/5",
         "even/5",
         "taylorseer/4",
-        "teacache/0.03",
+        "teacache/0.2",
     ),
 }
 # MagCache's knobs, tried until it computes as few steps as asked for: as its authors have them first.

@@ -63,6 +63,7 @@ This service had measured 0.168 s for a step of one rank and 0.179 s for one of 
 and 0.082 s: with such costs `elastic` widens no lane. Its version captured passes between leases with gradients on,
 and let most of them go for want of memory (mended the same day, after its tree was made): its steps ran as they are
 (the 40 above on two ranks took 4.4 s with encode and decode), bound by Python, on a host that others used too.
+{passes}
 A second defect was found in virtual time: a wide step had the time of its slowest rank, which is the one that began
 first and waited for the others. In a busy service that wait counted as cost, 2.7 times the step in the case of the
 test. Now the rank counts that began last."""
@@ -143,7 +144,17 @@ def killed(lines: list[Line]) -> Iterator[str]:
                 f"{line['lanes_after']}."
             )
     if "killed" in cases and "returned" not in cases:
-        yield NOT_SEEN
+        found = [_passes(line) for line in lines if line.get("case") == "passes"]
+        yield NOT_SEEN.format(passes="\n".join(found))
+
+
+def _passes(line: Line) -> str:
+    """What became of the forward passes of a service."""
+    return (
+        f"A service {line['version']} on one GPU (Z-Image in 4 steps, many sizes and prompts, {line['num_requests']} "
+        f"requests) ran {line['eager']} passes as they are and replayed {line['replayed']}; it captured "
+        f"{line['captured']} and refused {line['refused']}."
+    )
 
 
 def _death(line: Line) -> Iterator[str]:

@@ -59,7 +59,13 @@ def test_a_written_checkpoint_draws_what_its_weights_draw(family: str, tmp_path:
 def test_the_page_shows_its_kept_runs() -> None:
     kept = [
         ROOT / f"benchmarks/kept/h200-{name}.jsonl"
-        for name in ("soak-zimage", "stream-zimage", "stream-flux1", "stream-zimage-fast")
+        for name in (
+            "soak-zimage",
+            "stream-zimage",
+            "stream-flux1",
+            "stream-zimage-fast",
+            "stream-flux1-fast",
+        )
     ]
     assert page(lines_of(kept)) == (ROOT / "docs/results/stream-h200.md").read_text()
 

@@ -40,6 +40,23 @@ def test_columns_that_a_later_run_left_out_are_those_of_the_run_before() -> None
     assert [cell.strip()[:5] for cell in row.split("|")[3:7]] == ["", "1.10×", "", "1.50×"]
 
 
+def test_compiled_steps_that_stray_too_far_are_named() -> None:
+    case = {
+        "family": "wan",
+        "text_rows": 512,
+        "step_ms": {"diffusers": [2.0] * 3, "ours_compiled": [1.0] * 3},
+        "against_diffusers": {"diffusers": [1.0] * 3, "ours_compiled": [2.0] * 3},
+        "equal_bits": {"ours_compiled": False},
+        "largest_difference": {"ours_compiled": [0.1, 5.0]},
+        "graphs": {},
+        "peak_gib": {},
+    }
+    kept = {**case, "size": "480x832x17", "psnr_db": {"ours_compiled": 45.1}}
+    strayed = {**case, "size": "480x832x81", "psnr_db": {"ours_compiled": 39.9}}
+    assert "The least here is 45 dB; below it: none." in page([SETTING, kept])
+    assert "The least here is 40 dB; below it: wan 480x832x81, 512." in page([SETTING, kept, strayed])
+
+
 def test_what_lanes_gave_in_several_runs_is_one_row() -> None:
     case = {"compiled_rows": "wan", "size": "480x832x17", "text_rows": 512}
     lines = [

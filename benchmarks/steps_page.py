@@ -59,8 +59,8 @@ UNTIMED = (
 SINCE = (
     "## Since these runs",
     "",
-    "Norm and rotation of queries and keys are one kernel for Qwen-Image and Z-Image, and Z-Image's two "
-    "gate layers one product; Qwen-Image at 512x512 drew before its modulations were computed once a "
+    "Norm and rotation of queries and keys are one kernel for all but Wan, and Z-Image's two gate layers one "
+    "product; Qwen-Image at 512x512 drew before its modulations were computed once a "
     "step. In a profile of a step of Qwen-Image at 1024x1024 what the compiler had made of norm and "
     "rotation took 22.9 of 265 ms, 190 µs for queries and keys. The kernel, called from Python, takes 33 "
     "µs at most for either (4224 rows), and half of the rows had the bits that they have among all. Steps "

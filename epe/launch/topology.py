@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from epe.errors import BadSetting
 from epe.launch.environment import Placement
+from epe.launch.gpus import is_narrowed
 from epe.launch.spec import ChildSpec, LogLevel
 
 # Facts of the launcher that are the parent's alone: torch reads them behind our back.
@@ -98,11 +99,7 @@ def _rank(common: ChildSpec, *, rank: int, device: int) -> ChildSpec:
 
 def _device(settings: ServeSettings, rank: int, placement: Placement, env: Mapping[str, str]) -> int:
     """The rank's entry of `gpu`; 0 where the launcher has narrowed this process to a device of its own."""
-    visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    is_narrowed = (
-        placement.launcher != "none" and settings.world_size > 1 and len(visible) == 1 and visible[0] != ""
-    )
-    return 0 if is_narrowed else settings.gpu[rank]
+    return 0 if is_narrowed(placement, env) else settings.gpu[rank]
 
 
 def child_environment(

@@ -109,6 +109,17 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_loaded(
     assert words in capsys.readouterr().err
 
 
+def test_a_stage_that_measures_no_size_is_refused_where_none_is_named(
+    settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings["parallelism"]["scheduler"]["warmup_resolutions"] = []
+    (file := tmp_path / "none.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["bench", "--stage-config", str(file)]) == 2
+    assert (
+        "warmup_resolutions: is empty, so nothing would be timed; name sizes with" in capsys.readouterr().err
+    )
+
+
 def test_costs_of_one_rank_are_not_written_for_a_stage_of_several(
     settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

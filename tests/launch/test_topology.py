@@ -14,7 +14,7 @@ SETTINGS = ServeSettings(
 MEETING = Meeting(
     host="127.0.0.1", port=18200, store_host="127.0.0.1", store_port=4711, http_fd=7, store_fd=8
 )
-PLAIN = Placement(launcher="plain", rank=2, local_rank=2, world_size=4, master_port=4711)
+PLAIN = Placement(launcher="plain", rank=2, local_rank=2, world_size=4, local_world_size=4, master_port=4711)
 ELSEWHERE = Meeting(host="127.0.0.1", port=18200, store_host="127.0.0.1", store_port=4711)
 
 
@@ -86,7 +86,7 @@ def test_ranks_on_one_cpu_get_one_thread_each_unless_the_user_says_otherwise() -
 def test_ranks_of_one_host_meet_on_its_loopback_unless_the_user_says_otherwise() -> None:
     assert environment(Placement())["GLOO_SOCKET_IFNAME"] == "lo"
     assert environment(Placement(), GLOO_SOCKET_IFNAME="eth0")["GLOO_SOCKET_IFNAME"] == "eth0"
-    assert "GLOO_SOCKET_IFNAME" not in environment(replace(PLAIN, single_host=False))
+    assert "GLOO_SOCKET_IFNAME" not in environment(replace(PLAIN, local_world_size=None))
 
 
 def test_a_spec_survives_the_environment() -> None:

@@ -85,6 +85,21 @@ def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict
     assert all(one is other for one, other in zip(theirs, others, strict=True))
 
 
+def test_diffusers_is_compiled_for_more_sizes_than_torch_has_forms_of_a_block(
+    settings: dict[str, Any],
+) -> None:
+    """A bench against diffusers ended at the fifth size, with 8 forms of a block."""
+    torch.compiler.reset()
+    stage = build_stage(settings)
+    with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=256):
+        compiled = Rival(stage, torch.device("cpu")).compiled(backend="eager")
+        for side in (64, 80):
+            request = resolve_request(
+                stage.family, prompt="x", width=side, num_steps=2, defaults=stage.request_defaults
+            )
+            assert compiled.step_s(request, num_steps=1) > 0
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -16,9 +16,10 @@ def widths_to_leave_out(adapter: Adapter, stage: Stage) -> tuple[int, ...]:
     It tries the smallest size of the warm-up and the longest prompt: of few rows libraries make most exceptions.
     """
     family, scheduler = adapter.family, stage.parallelism.scheduler
-    frames = family.defaults.num_frames
-    sizes = scheduler.warmup_resolutions
-    tokens = min(family.num_tokens(height=h, width=w, num_frames=frames) for h, w in sizes)
+    tokens = min(
+        family.num_tokens(height=height, width=width, num_frames=num_frames)
+        for height, width, num_frames in stage.warmup_shapes
+    )
     found = unlike_widths(
         adapter.pipeline.transformer,
         row_counts=(tokens, family.max_text_tokens),

@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
     options = BenchOptions(
         sizes=sizes, num_steps=args.steps, num_rounds=args.rounds, against_diffusers=args.against is not None
     )
-    seat = seat_of(meeting_of(place), command="bench")
+    seat = seat_of(meeting_of(place, gpu=stage.gpu, env=os.environ), command="bench")
     rows: list[Row] = []
     for row in bench(stage, options, seat=seat):
         rows.append(row)

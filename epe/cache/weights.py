@@ -36,7 +36,7 @@ def _led_on(reuse: Reuse, sigmas: tuple[float, ...], step: int, anchors: Sequenc
         case TaylorSeer(max_order=order):
             return _taylor(anchors[-order - 1 :], step)
         case MeanCache():
-            return _mean(reuse, sigmas, step, window=reuse.orders[step])
+            return _mean_rows(reuse, sigmas)[step]
         case FreeCache():
             return _free(reuse, anchors)
         case _:
@@ -63,12 +63,25 @@ def _gaps(anchors: Sequence[int]) -> list[int]:
     return [later - earlier for earlier, later in pairwise(anchors)]
 
 
-def _mean(reuse: Reuse, sigmas: tuple[float, ...], step: int, *, window: int) -> dict[int, float]:
+@lru_cache(maxsize=16)
+def _mean_rows(reuse: Reuse, sigmas: tuple[float, ...]) -> tuple[dict[int, float], ...]:
+    """MeanCache's weights of every step, one after the other, since each is made of those before it."""
+    rows: list[dict[int, float]] = []
+    for step in range(len(sigmas) - 1):
+        if reuse.computes(step):
+            rows.append({step: 1.0})
+        else:
+            rows.append(_mean(rows, sigmas, window=reuse.orders[step]))
+    return tuple(rows)
+
+
+def _mean(rows: Sequence[Weights], sigmas: tuple[float, ...], *, window: int) -> dict[int, float]:
     """The velocity over the next interval, by the last one and half the slope over the last `window` steps, which is
     how far their mean lies from the first of them. Steps that were led on themselves count as steps."""
+    step = len(rows)
     first = max(0, step - window)
     span = sigmas[step] - sigmas[first]
-    past = [weights(reuse, sigmas, each) for each in range(first, step)]
+    past = rows[first:]
     shares = [(sigmas[each + 1] - sigmas[each]) / span for each in range(first, step)]
     mean = _sum(*(_scaled(one, share) for one, share in zip(past, shares, strict=True)))
     lead = -(sigmas[step + 1] - sigmas[step]) / span

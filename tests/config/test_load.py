@@ -352,9 +352,21 @@ def test_the_world_must_be_the_number_of_gpus(stage_with, world):
     assert caught.value.path == "parallelism.cp.world_size"
 
 
-def test_a_gpu_named_twice_is_an_error(stage_with):
-    with pytest.raises(BadSetting, match="1 stands there twice"):
-        stage_with("gpu", [0, 1, 1, 2])
+@pytest.mark.parametrize(
+    ("path", "entries", "twice"),
+    [
+        ("gpu", [0, 1, 1, 2], "1"),
+        ("gpu", [0, 0, 1, 2], "0"),
+        ("parallelism.scheduler.warmup_resolutions", [512, [256, 512], "512x512"], "512x512"),
+        ("cache.allowed", ["magcache", "magcache"], "magcache"),
+        ("service.model_aliases", ["dall-e-3", "mine", "dall-e-3"], "dall-e-3"),
+        ("service.cors_origins", ["http://a.b", "http://a.b"], "http://a.b"),
+    ],
+)
+def test_what_is_named_twice_is_an_error(stage_with, path, entries, twice):
+    """`epe bench` timed a size twice, and its cost file named it twice."""
+    with pytest.raises(BadSetting, match=f"^{path}: {twice} stands there twice; name it once$"):
+        stage_with(path, entries)
 
 
 @pytest.mark.parametrize("widths", [[1], [3], [1, 3], [2, 4], [1, 2, 3, 4]])

@@ -7,7 +7,8 @@ rank's death while its lane exchanges.
     python -m benchmarks.elastic_service --policies "static SP2" --loads --kill      # its death alone
 
 Every policy has a service of its own; all are up together and have the machine in turn. The first measures what tasks
-cost, the others have it from its file. One JSON object a line, as it goes.
+cost, and so does that of static DP, which decodes whole; the others have it from the first one's file. One JSON object
+a line, as it goes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
-from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, policies
+from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, measures, policies
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
@@ -43,15 +44,23 @@ VICTIM = 1
 
 
 def started(folder: Path, model: Model, names: list[str]) -> Iterator[Running]:
-    """All services: the first alone, which measures, then the others at once."""
-    first = Running(folder / "0", model, names[0])
+    """All services: each that measures alone, then the others at once."""
+    first = Running(_place(folder, names[0]), model, names[0])
     yield _ready(first)
+    for name in names[1:]:
+        if measures(name):
+            yield _ready(Running(_place(folder, name), model, name))
     others = [
-        Running(folder / str(number), model, name, costs=first.costs_path)
-        for number, name in enumerate(names[1:], start=1)
+        Running(_place(folder, name), model, name, costs=first.costs_path)
+        for name in names[1:]
+        if not measures(name)
     ]
     for running in others:
         yield _ready(running)
+
+
+def _place(folder: Path, name: str) -> Path:
+    return folder / name.replace(" ", "-")
 
 
 def _ready(running: Running) -> Running:
@@ -75,8 +84,10 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
     """Every load, and at each every service with the same requests."""
     for running in services:
         use(running)
+        if running is services[0] or measures(running.name):
+            tasks = [_told(task) for task in running.costs().tasks]
+            say({"case": "costs", "policy": running.name, "tasks": tasks})
     costs = services[0].costs()
-    say({"case": "costs", "tasks": [_told(task) for task in costs.tasks]})
     for load in loads:
         arrivals = requests(services[0].model, costs, load=load, seconds=seconds)
         for running in services:
@@ -213,8 +224,7 @@ def main() -> None:
             )
             if not arguments.loads:  # No other size is drawn then.
                 killed_class = _killed_class(model.mix)
-                measured = ((killed_class.height, killed_class.width),)
-                model = replace(model, mix=replace(model.mix, classes=(killed_class,), measured=measured))
+                model = replace(model, mix=replace(model.mix, classes=(killed_class,)))
             for running in started(folder, model, arguments.policies):
                 services.append(running)
             end_s = begin_s + arguments.budget_s

@@ -177,6 +177,7 @@ class ThreadDevice:
             peak_bytes=self._peak_bytes(),
             num_computed=work.num_computed,
             kept_bytes=work.kept_bytes,
+            is_cold=self._graphs is not None and self._graphs.has_seen,
             use=self._use(),
         )
         if self.rank != lease.lane.head:

@@ -85,7 +85,8 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
     took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
     use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all); for others `kept_bytes`
-    were kept at most. `use` is what it left the device with (None: nobody knows).
+    were kept at most. `is_cold` where passes ran as they are that will be captured: the next ones take less. `use`
+    is what it left the device with (None: nobody knows).
     """
 
     seq: int
@@ -99,6 +100,7 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     peak_bytes: int = 0
     num_computed: int | None = None
     kept_bytes: int = 0
+    is_cold: bool = False
     use: DeviceUse | None = None
 
 

@@ -72,7 +72,8 @@ class CostTable:
         self._measured: dict[CostKey, float] = {}
         self._corrections: dict[CostKey, Correction] = {}
         self._spreads: dict[CostKey, float] = {}
-        self._samples: dict[CostKey, list[float]] = defaultdict(list)
+        self._samples: defaultdict[CostKey, list[float]] = defaultdict(list)
+        self._cold_samples: defaultdict[CostKey, list[float]] = defaultdict(list)
         self._lines = Lines()
         self._fits: dict[CostKey, Fit] = {}
         # Grows with every change, so that what was made of the table can be kept until then.
@@ -94,18 +95,19 @@ class CostTable:
             self._fits.clear()
             self.edition += 1
 
-    def record(self, key: CostKey, seconds: float) -> None:
-        """Collect a warm-up sample."""
+    def record(self, key: CostKey, seconds: float, *, is_cold: bool = False) -> None:
+        """Collect a warm-up sample. Of a key that has others those that are cold do not count."""
         if seconds > 0:
-            self._samples[key].append(seconds)
+            (self._cold_samples if is_cold else self._samples)[key].append(seconds)
 
     def settle(self) -> None:
         """Turn the warm-up samples into the table."""
-        for key, samples in self._samples.items():
+        for key, samples in (self._cold_samples | self._samples).items():
             usual = median(samples)
             self._corrections.pop(key, None)
             self.enter(key, usual, spread=quantile(samples, 0.9) / usual)
         self._samples.clear()
+        self._cold_samples.clear()
         self.moves.settle()
 
     def observe(self, key: CostKey, seconds: float) -> None:
@@ -148,6 +150,10 @@ class CostTable:
     def guesses(self, key: CostKey) -> bool:
         """Whether no task of this kind was measured yet, so that `seconds` may be far from the truth."""
         return not self._lines.knows(key.stage, key.model)
+
+    def foresees(self, key: CostKey) -> bool:
+        """Whether `seconds` rests on this very task or on sizes around it, on lanes of its width."""
+        return self.fit(key).basis in (Basis.MEASURED, Basis.FITTED)
 
     def reach(self, stage: Stage) -> tuple[int, int]:
         """The fewest and most tokens for which no task of this stage is extrapolated; (0, 0) if none was measured."""

@@ -227,11 +227,10 @@ def _warm_up(stage: Stage) -> Program:
     scheduler = stage.parallelism.scheduler
     return Program(
         family=stage.family,
-        sizes=scheduler.warmup_resolutions,
+        shapes=stage.warmup_shapes,
         widths=scheduler.allowed_lane_widths,
         world=stage.parallelism.cp.world_size,
         num_steps=scheduler.warmup_steps,
-        num_frames=stage.factory_args.num_frames,
         guidance_scale=stage.factory_args.guidance_scale,
         decode_widths=stage.decode_widths,
         batches=batch_sizes(scheduler.max_batch),

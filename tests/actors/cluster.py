@@ -25,7 +25,7 @@ from epe.planning.calibration import Program
 from epe.planning.costs import CostTable, Migration
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import Policy
-from epe.simulator.device import Fault, Hangs, SimulatedDevice, SimulatedWorld
+from epe.simulator.device import Cold, Fault, Hangs, SimulatedDevice, SimulatedWorld
 from epe.transport.memory import MemoryNetwork
 
 STEP_S = 1e-4
@@ -78,6 +78,7 @@ class Cluster:
     decode_widths: tuple[int, ...] = (1,)
     fault: Fault = lambda lease, rank: None
     hangs: Hangs = lambda lease, rank: False
+    cold: Cold = lambda lease, rank: False
     loads: Callable[[int], bool] = lambda rank: True
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
@@ -99,7 +100,12 @@ class Cluster:
     def __post_init__(self) -> None:
         self.network = MemoryNetwork(seed=self.seed, latency_s=(0.0002, 0.002))
         self.world = SimulatedWorld(
-            self.seconds, seed=self.seed, jitter=self.jitter, fault=self._fault, hangs=self.hangs
+            self.seconds,
+            seed=self.seed,
+            jitter=self.jitter,
+            fault=self._fault,
+            hangs=self.hangs,
+            cold=self.cold,
         )
         nodes = tuple(f"r{rank}" for rank in range(self.world_size))
         self.directory = Directory(leader="leader", nodes=nodes)

@@ -19,8 +19,8 @@ def cheaper_plan(
     costs: CostTable,
     step_s: float,
 ) -> Reuse | None:
-    """The plan with which a request goes on at `step` if what is kept of it is let go; None where nothing is kept, or to
-    move it takes no longer than the step of `step_s` seconds that would be computed for it."""
+    """The plan with which a request goes on at `step` if what is kept of it is let go; None where nothing is kept, or
+    to move it takes no longer than the step of `step_s` seconds that would be computed for it."""
     reuse, num_steps = request.reuse, request.num_steps
     num_records = num_kept(reuse, step, num_steps=num_steps) if reuse else 0
     if reuse is None or num_records == 0:

@@ -1,4 +1,4 @@
-"""A machine or container that is paused (`docker pause`, a virtual machine that is saved) pauses parent and children."""
+"""A machine or container that is paused (`docker pause`, a saved virtual machine) pauses parent and children."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ SPEC = ChildSpec(
     store_host="127.0.0.1",
     store_port=1,
 )
+
+
+def pause(seconds: float) -> None:
+    """Nobody runs meanwhile: the tests' loop is the parent's and, for them, the rank's."""
+    time.sleep(seconds)
 
 
 class Watched:
@@ -63,7 +68,7 @@ async def watched() -> AsyncIterator[Watched]:
 
 async def test_ranks_of_a_service_that_was_paused_for_long_are_not_taken_for_hung(watched: Watched) -> None:
     await watched.beat()
-    time.sleep(2 * LIMITS.silent_s)  # nobody runs meanwhile: this loop is the parent's and, for the test, the rank's
+    pause(2 * LIMITS.silent_s)
     await asyncio.sleep(3 * LIMITS.look_s)
     await watched.beat()
     assert not watched.child.has_ended, watched.said
@@ -71,7 +76,7 @@ async def test_ranks_of_a_service_that_was_paused_for_long_are_not_taken_for_hun
 
 async def test_a_rank_that_hangs_after_a_pause_is_found(watched: Watched) -> None:
     await watched.beat()
-    time.sleep(2 * LIMITS.silent_s)
+    pause(2 * LIMITS.silent_s)
     async with asyncio.timeout(10):
         await watched.running
     assert "rank 0 has not answered for 0." in watched.said[0]

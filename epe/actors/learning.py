@@ -72,6 +72,8 @@ class Learning:
     def _moved(self, running: Running, report: LeaseDone, state_bytes: int) -> None:
         transfer = running.lease.transfer_to(report.rank)
         pair = None if transfer is None else transfer.pair
+        if running.lease.leaves_kept:
+            return  # It was less than the workload says.
         if pair is None or report.move_s <= 0:
             return
         if self.round is None:

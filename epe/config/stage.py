@@ -162,12 +162,14 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """FlexCache: the strategy of requests that name none, those that they may name, the least part of the steps that is
-    computed in any case, and the most that is kept of one request (2**20 bytes)."""
+    computed in any case, and the most that is kept of one request (2**20 bytes). On a move that is exported, or, where
+    to compute one more step is `cheaper`, let go, which changes the picture."""
 
     default: ActiveStrategy | None = None
     allowed: tuple[StrategyName, ...] = ("magcache", "meancache", "teacache", "taylorseer", "freecache")
     least_computed: Annotated[float, Meta(ge=0, le=1)] = 0.0
     memory_mib: Mebibytes = 256
+    on_move: Literal["export", "cheaper"] = "export"
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from epe.messages.caching import Reuse
 from epe.messages.leases import Stage
 from epe.messages.requests import OutputFormat
 
@@ -120,7 +121,8 @@ class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
     """Names the tensors of a state that leaves its rank, in the order in which they travel, and its plain fields.
 
     Whoever asked had to wait `waited_s` until the holder was at the step. `unchanged` names those that the receiver
-    has from the checkpoint before, so that they do not travel again.
+    has from the checkpoint before, so that they do not travel again. `reuse` is the plan that it follows, which
+    need not be any more the one with which its request was taken.
     """
 
     request_id: str
@@ -129,6 +131,7 @@ class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
     scalars: dict[str, float] = {}
     waited_s: float = 0.0
     unchanged: tuple[str, ...] = ()
+    reuse: Reuse | None = None
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, tag=True):

@@ -198,6 +198,7 @@ def _planner(
         num_planes=stage.num_planes,
         decode_widths=stage.decode_widths,
         max_batch=scheduler.max_batch,
+        refreshes=stage.cache.on_move == "cheaper",
         correct_costs=scheduler.online_calibration,
         survives=survives,
         checkpoints=survives and stage.service.checkpoint_mb > 0,

@@ -128,7 +128,7 @@ class SimulatedDevice:
             self._gathered = []
         return ending
 
-    def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
+    def export(self, request_id: str, step: int, *, bare: bool = False) -> asyncio.Future[Parcel]:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Parcel] = loop.create_future()
         self._waiting.append((request_id, step, loop.time(), waiting))
@@ -191,7 +191,7 @@ class SimulatedDevice:
         state = None
         if lease.checkpoint != "none" and self.rank == lease.lane.head:
             step = lease.first_step + lease.num_steps
-            state = StateHeader(request_id=lease.request.id, step=step, names=())
+            state = StateHeader(request_id=lease.request.id, step=step, names=(), reuse=lease.request.reuse)
         return Outcome(self._done(lease, seconds), self._decoded(lease), state)
 
     async def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:

@@ -22,7 +22,7 @@ from epe.actors.worker import Ending, Loaded, Worker
 from epe.families import family
 from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
 from epe.planning.calibration import Program
-from epe.planning.costs import CostTable
+from epe.planning.costs import CostTable, Migration
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import Policy
 from epe.simulator.device import Cold, Fault, Hangs, SimulatedDevice, SimulatedWorld
@@ -72,6 +72,9 @@ class Cluster:
     recorder: Callable[[], Recorder] | None = None
     limits: Limits = field(default_factory=Limits)
     max_batch: int = 1
+    refreshes: bool = False
+    migration: Migration | None = None
+    correct_costs: bool = True
     decode_widths: tuple[int, ...] = (1,)
     fault: Fault = lambda lease, rank: None
     hangs: Hangs = lambda lease, rank: False
@@ -244,6 +247,8 @@ class Cluster:
             start_s=self.start_s,
             checkpoints=self.checkpoints,
             max_batch=self.max_batch,
+            refreshes=self.refreshes,
+            correct_costs=self.correct_costs,
             decode_widths=self.decode_widths,
         )
         return Planner(
@@ -251,7 +256,7 @@ class Cluster:
             directory=self.directory,
             policy=self.policy or self.elastic,
             fallback=self.elastic,
-            costs=CostTable(),
+            costs=CostTable(migration=self.migration),
             warmup=self.warmup,
             keeps_costs=self.keeper is not None,
             records=self.recorder is not None,

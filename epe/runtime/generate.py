@@ -22,8 +22,9 @@ from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
 from epe.messages import OutputFormat, Progress, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
+from epe.runtime.gpus import pick_device
 from epe.runtime.meeting import Meeting, seat_of
-from epe.runtime.rank import lane_backend, pick_device
+from epe.runtime.rank import Seat, lane_backend, owns_gpu
 from epe.telemetry.log import configure
 
 
@@ -40,7 +41,8 @@ def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
 
 async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
     stage = stage_of(options, meeting.world_size)
-    async with EmbeddedDiffusionRuntime(stage, seat=seat_of(meeting, command="generate")) as runtime:
+    seat = seat_of(meeting, command="generate")
+    async with EmbeddedDiffusionRuntime(stage, seat=seat) as runtime:
         if not runtime.is_leader:
             return None
         request = msgspec.structs.replace(options.request, output_format=OutputFormat.RAW)
@@ -53,7 +55,7 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
             raise
         elapsed_s = time.perf_counter() - begin_s
         try:
-            await asyncio.to_thread(_save, options, meeting, stage, result, elapsed_s)
+            await asyncio.to_thread(_save, options, seat, stage, result, elapsed_s)
         except OSError as error:
             raise BadSetting(
                 f"{options.output} cannot be written: {error.strerror}", path="--output"
@@ -95,9 +97,7 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
     )
 
 
-def _save(
-    options: GenerateOptions, meeting: Meeting, stage: StageFile, result: Result, elapsed_s: float
-) -> None:
+def _save(options: GenerateOptions, seat: Seat, stage: StageFile, result: Result, elapsed_s: float) -> None:
     request = options.request
     data = encode_file(
         np.asarray(result.pixels),
@@ -107,21 +107,21 @@ def _save(
         codec=options.video_codec,
     )
     write_whole(options.output, data)
-    sidecar = make_sidecar(options, _effective(options, meeting, stage, result), elapsed_s=elapsed_s)
+    sidecar = make_sidecar(options, _effective(options, seat, stage, result), elapsed_s=elapsed_s)
     write_sidecar(options.sidecar, sidecar)
 
 
-def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, result: Result) -> Effective:
+def _effective(options: GenerateOptions, seat: Seat, stage: StageFile, result: Result) -> Effective:
     """How the work was in fact divided."""
-    target = pick_device(options.device, index=meeting.local_rank)
+    target = pick_device(options.device, index=seat.device_index)
     num_ranks = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
     width = num_ranks // stage.num_planes
     guided = stage.family.num_conditions(options.request.guidance_scale) == 2
     return Effective(
-        world_size=meeting.world_size,
+        world_size=seat.world_size,
         device=target.type,
         dtype=_dtype(options, target.type),
-        cp_backend=None if num_ranks == 1 else lane_backend(target, world_size=meeting.world_size),
+        cp_backend=None if num_ranks == 1 else lane_backend(owns=owns_gpu(seat, target)),
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
         vae_width=_vae_width(stage, result),

@@ -43,18 +43,15 @@ KILL_SIZE_STEPS, KILL_STEPS, KILL_AFTER_S, RETURN_S = 4, 40, 1.5, 60.0
 VICTIM = 1
 
 
-def started(folder: Path, model: Model, names: list[str]) -> Iterator[Running]:
-    """All services: each that measures alone, then the others at once."""
-    first = Running(_place(folder, names[0]), model, names[0])
-    yield _ready(first)
-    for name in names[1:]:
-        if measures(name):
-            yield _ready(Running(_place(folder, name), model, name))
-    others = [
-        Running(_place(folder, name), model, name, costs=first.costs_path)
-        for name in names[1:]
-        if not measures(name)
-    ]
+def started(folder: Path, model: Model, names: list[str], kept: Path | None) -> Iterator[Running]:
+    """All services: each that measures alone, then the others at once, with the costs of the first or `kept` ones."""
+    alone = [name for place, name in enumerate(names) if measures(name) or (place == 0 and kept is None)]
+    first: Running | None = None
+    for name in alone:
+        yield _ready(running := Running(_place(folder, name), model, name))
+        first = first or running
+    costs = kept or (first.costs_path if first else None)
+    others = [Running(_place(folder, name), model, name, costs=costs) for name in names if name not in alone]
     for running in others:
         yield _ready(running)
 
@@ -225,8 +222,9 @@ def main() -> None:
             if not arguments.loads:  # No other size is drawn then.
                 killed_class = _killed_class(model.mix)
                 model = replace(model, mix=replace(model.mix, classes=(killed_class,)))
-            for running in started(folder, model, arguments.policies):
+            for running in started(folder, model, arguments.policies, arguments.costs):
                 services.append(running)
+            services.sort(key=lambda running: arguments.policies.index(running.name))
             end_s = begin_s + arguments.budget_s
             cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
             if arguments.kill:
@@ -257,6 +255,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
     parser.add_argument("--logs", type=Path, help="a folder for what the services have logged")
+    parser.add_argument(
+        "--costs", type=Path, help="a file that the service of `elastic` has left in --logs before"
+    )
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
     parser.add_argument(
         "--checkpoint", type=Path, help="what `benchmarks.random_checkpoint` has written before"

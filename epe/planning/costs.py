@@ -12,6 +12,7 @@ from statistics import median
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epe.geometry import max_width
 from epe.messages import Stage
@@ -71,6 +72,8 @@ class CostTable:
         self.memory = Memory()
         self._measured: dict[CostKey, float] = {}
         self._corrections: dict[CostKey, Correction] = {}
+        # The corrected widths of a task, by its key at width 1.
+        self._widths: defaultdict[CostKey, list[CostKey]] = defaultdict(list)
         self._spreads: dict[CostKey, float] = {}
         self._samples: defaultdict[CostKey, list[float]] = defaultdict(list)
         self._cold_samples: defaultdict[CostKey, list[float]] = defaultdict(list)
@@ -104,7 +107,7 @@ class CostTable:
         """Turn the warm-up samples into the table."""
         for key, samples in (self._cold_samples | self._samples).items():
             usual = median(samples)
-            self._corrections.pop(key, None)
+            self._forget(key)
             self.enter(key, usual, spread=quantile(samples, 0.9) / usual)
         self._samples.clear()
         self._cold_samples.clear()
@@ -119,8 +122,17 @@ class CostTable:
             correction = self._corrections.get(key)
             if correction is None:
                 correction = self._corrections[key] = Correction(spread=self._spreads[key])
+                self._widths[replace(key, width=1)].append(key)
             correction.observe(seconds / self._measured[key])
+            for other in self._widths[replace(key, width=1)]:
+                if other != key:
+                    self._corrections[other].fade()
             self.edition += 1
+
+    def _forget(self, key: CostKey) -> None:
+        """Its correction was that of another entry."""
+        if self._corrections.pop(key, None) is not None:
+            self._widths[replace(key, width=1)].remove(key)
 
     def seconds(self, key: CostKey) -> float:
         """The expected seconds of a task."""

@@ -94,7 +94,9 @@ def _check_named_once(stage: Stage) -> None:
     """Who names a thing twice meant another one; and a rank cannot be two, nor a size cost twice."""
     lists: dict[str, Sequence[object]] = {
         "gpu": stage.gpu,
-        sizes.PATH: [f"{height}x{width}" for height, width in stage.parallelism.scheduler.warmup_resolutions],
+        sizes.PATH: [
+            f"{height}x{width}" + f"x{num}" * (num > 1) for height, width, num in stage.warmup_shapes
+        ],
         "cache.allowed": stage.cache.allowed,
         "service.model_aliases": stage.service.model_aliases,
         "service.cors_origins": stage.service.cors_origins,
@@ -210,9 +212,10 @@ def _check_requests(stage: Stage) -> None:
         "parallelism.scheduler.warmup_steps": _too_many_steps(stage),
         "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
     }
-    for index, size in enumerate(stage.parallelism.scheduler.warmup_resolutions):
+    for index, (*sides, num_frames) in enumerate(stage.warmup_shapes):
         path = f"parallelism.scheduler.warmup_resolutions[{index}]"
-        found[path] = next(filter(None, (limits.problem_with_side(family, side) for side in size)), None)
+        problems = (limits.problem_with_side(family, side) for side in sides)
+        found[path] = next(filter(None, problems), None) or limits.problem_with_frames(family, num_frames)
     for path, problem in found.items():
         if problem is not None:
             raise BadSetting(problem, path=path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from epe.config.gpus import check_gpus
@@ -57,7 +57,15 @@ def check_enough(
             check_gpus(stage, num_gpus=num_gpus, num_ranks=num_ranks)
 
 
-def is_narrowed(placement: Placement, env: Mapping[str, str]) -> bool:
+def device_of(gpu: Sequence[int], placement: Placement, env: Mapping[str, str], *, rank: int) -> int:
+    """The index of a rank's GPU among those that it sees: its entry of the stage's `gpu`, or the entry of its place on
+    its host, where there are several, as each counts its own; 0 where the launcher has left it one."""
+    if _is_narrowed(placement, env):
+        return 0
+    return gpu[rank if placement.launcher == "none" else placement.local_rank]
+
+
+def _is_narrowed(placement: Placement, env: Mapping[str, str]) -> bool:
     """Whether a launcher has left this process one GPU, of its own, of those of its host."""
     visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return (
@@ -71,4 +79,4 @@ def _num_ranks(stage: Stage, env: Mapping[str, str]) -> int:
     placement = read_placement(env)
     if placement.launcher == "none":
         return stage.world_size
-    return 1 if is_narrowed(placement, env) else placement.local_world_size or 1
+    return 1 if _is_narrowed(placement, env) else placement.local_world_size or 1

@@ -13,14 +13,13 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from epe.cache import last_uses, reused_kinds, weights
-from epe.messages import ActiveStrategy, Pab, Request, Reuse, Split, TeaCache
+from epe.cache import records_at, reused_kinds, weights
+from epe.messages import KEPT, ActiveStrategy, Pab, Request, Reuse, Split, TeaCache
 from epe.models.contract import LATENTS, State
 from epe.parallel import Broadcast, SequenceSharding
 from epe.transport.exchange import Exchange
 
-_KEPT = "kept_"
-_LAST_VELOCITY, _LAST_LATENTS = f"{_KEPT}velocity", f"{_KEPT}latents"
+_LAST_VELOCITY, _LAST_LATENTS = f"{KEPT}velocity", f"{KEPT}latents"
 # What has summed up since the last computed step, how many steps were skipped since, and how many were computed:
 # TeaCache alone counts.
 _CHANGE, _NUM_SKIPPED, _NUM_COMPUTED = "kept_change", "kept_num_skipped", "kept_num_computed"
@@ -71,8 +70,8 @@ def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, sp
     for state, change, is_fresh in zip(states, changes, fresh, strict=True):
         velocity = next(made) if is_fresh else _led_on(denoiser, state)
         done = denoiser.advanced(state, velocity)
-        kept = _kept(denoiser, state, velocity, is_fresh=is_fresh)
-        own = {name: tensor for name, tensor in done.tensors.items() if not name.startswith(_KEPT)}
+        kept = _kept(denoiser, state, velocity)
+        own = {name: tensor for name, tensor in done.tensors.items() if not name.startswith(KEPT)}
         counts = _counts(state, 0.0 if is_fresh else change, is_fresh=is_fresh)
         after.append(State(done.request, done.step, {**own, **kept}, {**done.scalars, **counts}))
     return after
@@ -158,9 +157,7 @@ def _led_on(denoiser: Denoiser, state: State) -> torch.Tensor:
     return total.to(next(iter(records.values())).dtype)
 
 
-def _kept(
-    denoiser: Denoiser, state: State, velocity: torch.Tensor, *, is_fresh: bool
-) -> dict[str, torch.Tensor]:
+def _kept(denoiser: Denoiser, state: State, velocity: torch.Tensor) -> dict[str, torch.Tensor]:
     """What later steps still need of this one and of those before it."""
     reuse, next_step = state.request.reuse, state.step + 1
     if reuse is None or next_step == state.request.num_steps:
@@ -169,14 +166,9 @@ def _kept(
         return {_LAST_VELOCITY: velocity, _LAST_LATENTS: state.tensors[LATENTS]}
     if not reuse.is_static:
         return {}
-    uses = last_uses(reuse, denoiser.sigmas(state.request))
-    records = {step: state.tensors.get(_record(step)) for step in uses}
-    if is_fresh:
-        records[state.step] = velocity
+    records = records_at(reuse, denoiser.sigmas(state.request), next_step)
     return {
-        _record(step): record
-        for step, record in records.items()
-        if record is not None and uses.get(step, 0) >= next_step
+        _record(step): velocity if step == state.step else state.tensors[_record(step)] for step in records
     }
 
 
@@ -192,7 +184,7 @@ def _counts(state: State, change: float, *, is_fresh: bool) -> dict[str, float]:
 
 
 def _record(step: int) -> str:
-    return f"{_KEPT}velocity_{step}"
+    return f"{KEPT}velocity_{step}"
 
 
 def _reuse_of(state: State) -> Reuse:
@@ -210,7 +202,13 @@ def num_computed(before: State, after: State) -> int:
     return int(after.scalars[_NUM_COMPUTED] - before.scalars.get(_NUM_COMPUTED, 0))
 
 
+def without_kept(state: State) -> State:
+    """What goes on where all that is kept is let go."""
+    tensors = {name: tensor for name, tensor in state.tensors.items() if not name.startswith(KEPT)}
+    return replace(state, tensors=tensors)
+
+
 def kept_bytes(state: State) -> int:
     """What FlexCache keeps of a request on this rank."""
-    kept = sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith(_KEPT))
+    kept = sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith(KEPT))
     return kept + (state.lent.nbytes if state.lent else 0)

@@ -99,7 +99,7 @@ def _rivals(stage: StageFile, target: torch.device) -> dict[str, Rival]:
 
 def costs_of(stage: StageFile, rows: Iterable[Row], *, world_size: int = 1) -> CostSet:
     """What was measured, in the form of the file that a service of as many ranks loads and the simulator reads."""
-    measured, target = tuple(rows), device_name(pick_device(stage.device, index=0))
+    measured, target = tuple(rows), device_name(pick_device(stage.device, index=stage.gpu[0]))
     ranks = "one rank" if world_size == 1 else f"{world_size} ranks"
     return CostSet(
         name=stage.family.name,

@@ -23,9 +23,11 @@ def widths_to_leave_out(adapter: Adapter, stage: Stage) -> tuple[int, ...]:
     rows libraries make most exceptions.
     """
     family, scheduler, args = adapter.family, stage.parallelism.scheduler, stage.factory_args
-    frames = family.defaults.num_frames
-    sizes = scheduler.warmup_resolutions or ((args.default_height, args.default_width),)
-    tokens = min(family.num_tokens(height=h, width=w, num_frames=frames) for h, w in sizes)
+    usual = (args.default_height, args.default_width, args.num_frames)
+    tokens = min(
+        family.num_tokens(height=height, width=width, num_frames=num_frames)
+        for height, width, num_frames in stage.warmup_shapes or (usual,)
+    )
     found = unlike_widths(
         adapter.pipeline.transformer,
         row_counts=(tokens, family.max_text_tokens),

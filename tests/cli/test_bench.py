@@ -13,8 +13,10 @@ from torch._dynamo.utils import counters
 
 from epe import EmbeddedDiffusionRuntime
 from epe.cli.main import run
+from epe.cli.meeting import meeting_of
 from epe.config.load import build_stage
 from epe.config.request import resolve_request
+from epe.launch.environment import Placement
 from epe.runtime.rival import Rival
 
 
@@ -133,6 +135,14 @@ def test_a_stage_that_measures_no_size_is_refused_where_none_is_named(
     assert (
         "warmup_resolutions: is empty, so nothing would be timed; name sizes with" in capsys.readouterr().err
     )
+
+
+def test_a_rank_is_timed_on_the_gpu_that_its_stage_names() -> None:
+    """It was timed on the first of the host, which a service may have."""
+    assert meeting_of(Placement(), gpu=(3, 4), env={}).device_index == 3
+    second = Placement(launcher="torchrun", rank=1, local_rank=1, world_size=2, local_world_size=2)
+    assert meeting_of(second, gpu=(3, 4), env={}).device_index == 4
+    assert meeting_of(second, gpu=(3, 4), env={"CUDA_VISIBLE_DEVICES": "4"}).device_index == 0
 
 
 def test_costs_of_one_rank_are_not_written_for_a_stage_of_several(

@@ -6,6 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
+from epe.config.describe import describe
 from epe.config.load import build_stage, load_stage
 from epe.config.policy_keys import POLICIES
 from epe.errors import BadSetting
@@ -437,7 +438,21 @@ def test_a_warm_up_of_more_than_anyone_may_ask_for_is_refused(stage_with):
         stage_with("parallelism.scheduler.max_batch", 2**62)
 
 
-@pytest.mark.parametrize("given", [500, "512", "axb", True, [1, 2, 3], None, 5.5, 0, -16, 8192])
+@pytest.mark.parametrize("given", ["128x192x17", [128, 192, 17], "128 x 192 X 17"])
+def test_frames_of_a_video_that_is_measured_stand_behind_its_size(settings, checkpoint, given):
+    """Pictures and videos of one family: a decode of as many tokens in other frames takes another time."""
+    (checkpoint / "model_index.json").write_text(json.dumps({"_class_name": "WanPipeline"}))
+    settings["factory"] = "wan"
+    scheduler = settings["parallelism"]["scheduler"]
+    scheduler["warmup_resolutions"] = [[96, 160], given]
+    stage = build_stage(settings, env=NO_ENV)
+    assert stage.warmup_shapes == ((96, 160, stage.factory_args.num_frames), (128, 192, 17))
+    assert "- 128x192x17" in describe(stage)
+    scheduler["warmup_resolutions"] = ["128x192x16"]
+    assert refusal(settings).path == "parallelism.scheduler.warmup_resolutions[0]"
+
+
+@pytest.mark.parametrize("given", [500, "512", "axb", True, [64, 64, 3], None, 5.5, 0, -16, 8192])
 def test_a_wrong_warmup_size_is_named_by_its_place(stage_with, given):
     with pytest.raises(BadSetting) as caught:
         stage_with("parallelism.scheduler.warmup_resolutions", [512, given])

@@ -50,6 +50,13 @@ def test_a_device_that_the_launcher_has_picked_is_the_only_one_that_the_rank_see
     assert plan(Placement(), CUDA_VISIBLE_DEVICES="6")[1].device_index == 4
 
 
+def test_a_rank_of_another_host_has_the_device_of_its_place_there() -> None:
+    """Where a launcher deals ranks out in turn, both ranks of a host of two GPUs had the same one."""
+    there = {rank: replace(PLAIN, rank=rank, local_rank=rank // 2, local_world_size=2) for rank in range(4)}
+    specs = [plan(placement, meeting=ELSEWHERE)[-1] for placement in there.values()]
+    assert [(spec.rank, spec.device_index) for spec in specs] == [(0, 4), (1, 4), (2, 5), (3, 5)]
+
+
 def test_a_world_of_another_size_than_the_stage_names_both_numbers() -> None:
     with pytest.raises(BadSetting, match=r"^gpu: names 4 devices, but WORLD_SIZE is 3; start one process"):
         check_world(SETTINGS, replace(PLAIN, world_size=3))

@@ -27,7 +27,7 @@ from epe.errors import BadInput, EpeError, Gone, StartFailed
 from epe.launch.lifeline import Lifeline
 from epe.launch.parent import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
-from epe.runtime.garbage import settle_garbage
+from epe.runtime.garbage import return_freed_memory, settle_garbage
 from epe.runtime.rank import Seat
 from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, keep_beating, run_rank
 from epe.server.app import make_app, serve
@@ -83,6 +83,7 @@ def _hold(spec: ChildSpec) -> Lifeline | None:
 async def _lead(spec: ChildSpec, lifeline: Lifeline | None) -> int:
     """The leader: forms the world, serves, and drains when it is told to end."""
     asked = _hear_sigterm()
+    return_freed_memory()
     stage = load_stage(spec.stage_path)
     for note in stage.unused:
         log.warning("setting.unused", note=note)

@@ -82,8 +82,10 @@ def test_a_leader_keeps_no_more_after_hundreds_of_requests_and_deaths_than_after
         before = await live_for_a_while(cluster, 1)
         for part in (2, 3):
             after = await live_for_a_while(cluster, part)
-        more = after - before  # a few sizes on lanes that were not met before have a cost of their own now
-        assert more.total() < 2 * NUM_DEATHS, f"after {2 * NUM_REQUESTS} requests: {more.most_common(8)}"
+        more = (
+            after - before
+        )  # some tasks that were not met before have costs of their own now, each death would leave two
+        assert more.total() < 3 * NUM_DEATHS, f"after {2 * NUM_REQUESTS} requests: {more.most_common(8)}"
         await cluster.stop()
 
     run(main(), limit_s=20_000)

@@ -106,13 +106,14 @@ of 17 frames of 832 x 480 in 6 steps (15 %). Files hold raw frames: the encoder 
 }
 
 HOW = """\
-A GPU for each rank and one service for each policy, all up together; each has the machine in turn, over HTTP. Poisson
-arrivals for some 10 s (every cell says how many requests that were); load is the work on one rank over the time of all
-ranks, by the costs measured at the start. Deadlines are three times the best latency that a request could have alone.
-*static SP* has every step on all ranks, *static DP* each request on one, *static stages* encode and decode on one rank
-and steps at a width fixed for each class. Costs are measured by the first service, and read by the others but static
-DP, which decodes whole and measures its own. An answer that comes later than 8 s after the last arrival counts as
-none."""
+A GPU for each rank and one service for each policy, all up together; each has the machine in turn, over HTTP;
+latency is from acceptance to file by the service's clock. Poisson arrivals for some 10 s (every cell says how many
+requests that were); load is the work on one rank over the time of all ranks, by the costs measured at the start.
+Deadlines are three times the best latency that a request could have alone. *static SP* has every step on all ranks,
+*static DP* each request on one, *static stages* encode and decode on one rank and steps at a width fixed for each
+class. Costs are measured by the first service, and read by the others but static DP, which decodes whole and
+measures its own. An answer that comes later than 8 s after the last arrival counts as none, and its latency as
+endless (`-` where that leaves a mean or P95 without a number)."""
 
 
 def _cell_row(load: float, policy: str, seen: Line) -> list[object]:

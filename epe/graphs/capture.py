@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def capture(work: Pass, call: Tree, exchange: Exchange, *, device: GraphDevice, 
     for place, given in zip(inputs, call.tensors, strict=True):
         place.copy_(given)
     tape = _Tape(device, pool)
-    with device.aside():
+    with device.aside(), _garbage_left_alone():
         tape.begin()
         try:
             output = work(CapturedExchange(exchange, tape), *call.holding(inputs))
@@ -53,6 +54,18 @@ def capture(work: Pass, call: Tree, exchange: Exchange, *, device: GraphDevice, 
             raise
         tape.end()
     return CapturedPass(inputs, tape.turns, Tree.of(output))
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """Graphs and memory of the device that are collected while another graph is captured may break its capture off."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _place_for(tensor: torch.Tensor) -> torch.Tensor:

@@ -164,16 +164,16 @@ def loopback_device(interface: str | None) -> Any:
     return dist.ProcessGroupGloo.create_device(interface=interface)
 
 
-def check_seam(backend: Literal["gloo", "nccl"]) -> None:
+def check_seam(backend: Literal["gloo", "nccl", "fast"]) -> None:
     """Raise `StartFailed` if this torch lacks a private name that the groups stand on."""
     names = {
-        "gloo": ("ProcessGroupGloo._Options", "ProcessGroupGloo.create_device", "ProcessGroupGloo.send"),
-        "nccl": (
+        True: ("ProcessGroupGloo._Options", "ProcessGroupGloo.create_device", "ProcessGroupGloo.send"),
+        False: (
             "ProcessGroupNCCL.Options",
             "ProcessGroup._register_backend",
             "ProcessGroup._end_coalescing",
         ),
-    }[backend]
+    }[backend == "gloo"]
     missing = [name for name in names if not _has(name)]
     if missing:
         raise StartFailed(

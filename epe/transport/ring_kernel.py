@@ -1,0 +1,209 @@
+"""`epe.transport.ring` as a kernel of a GPU; to be imported where there is Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from epe.transport import ring
+from epe.transport.ring import WORD_BYTES, Layout
+
+NUM_WARPS = 16
+# Copied by a block at once: each of its threads has four words of 16 bytes under way.
+_TILE = tl.constexpr(NUM_WARPS * 32 * 4 * 2)
+_BYTES_TILE = tl.constexpr(NUM_WARPS * 32)
+
+# Looks at a count of its own memory, and now and then over the bus whether the host wants it to stop.
+_WAIT = tl.constexpr(
+    """
+    {
+        .reg .pred p;
+        .reg .s32 seen, left, looks;
+        .reg .u32 stopped;
+        mov.s32 looks, 0;
+    look:
+        ld.acquire.sys.global.s32 seen, [$1];
+        sub.s32 left, $2, seen;
+        setp.le.s32 p, left, 0;
+        @p bra done;
+        add.s32 looks, looks, 1;
+        and.b32 left, looks, 1023;
+        setp.ne.s32 p, left, 0;
+        @p bra look;
+        ld.volatile.global.u32 stopped, [$3];
+        setp.eq.u32 p, stopped, 0;
+        @p bra look;
+    done:
+        mov.s32 $0, 0;
+    }
+    """
+)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _address_at(place):  # type: ignore[no-untyped-def]
+    return tl.load(place.to(tl.pointer_type(tl.int64)))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _count_at(place):  # type: ignore[no-untyped-def]
+    return tl.load(place.to(tl.pointer_type(tl.int32)))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _wait(place, count, stop):  # type: ignore[no-untyped-def]
+    # Each thread waits by itself, so none reads what it has not seen signalled.
+    tl.inline_asm_elementwise(_WAIT, "=r,l,r,l", [place, count, stop], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy_words(into, source, num_bytes):  # type: ignore[no-untyped-def]
+    into = tl.multiple_of(into.to(tl.pointer_type(tl.int64)), 16)
+    source = tl.multiple_of(source.to(tl.pointer_type(tl.int64)), 16)
+    num_words = num_bytes // 16 * 2
+    places = tl.arange(0, _TILE)
+    num_tiled = num_words // _TILE * _TILE
+    for start in range(0, num_tiled, _TILE):
+        tl.store(into + start + places, tl.load(source + start + places, cache_modifier=".cg"))
+    is_there = num_tiled + places < num_words
+    words = tl.load(source + num_tiled + places, mask=is_there, cache_modifier=".cg")
+    tl.store(into + num_tiled + places, words, mask=is_there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy_bytes(into, source, num_bytes):  # type: ignore[no-untyped-def]
+    into = into.to(tl.pointer_type(tl.int8))
+    source = source.to(tl.pointer_type(tl.int8))
+    for start in range(0, num_bytes, _BYTES_TILE):
+        places = start + tl.arange(0, _BYTES_TILE)
+        each = tl.load(source + places, mask=places < num_bytes, cache_modifier=".cg")
+        tl.store(into + places, each, mask=places < num_bytes)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _signal(place, count):  # type: ignore[no-untyped-def]
+    # All threads have copied; the one that signals does so for all of them.
+    tl.debug_barrier()
+    tl.atomic_xchg(place.to(tl.pointer_type(tl.int32)), count, sem="release", scope="sys")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _note(place, count):  # type: ignore[no-untyped-def]
+    tl.store(place.to(tl.pointer_type(tl.int32)), count)
+
+
+_CONSTANTS = (
+    "RING",
+    "FILLED",
+    "FREED",
+    "PUT",
+    "TAKEN",
+    "RECORD_BYTES",
+    "SLOTS_THERE",
+    "RECORDS_THERE",
+    "SLOTS_HERE",
+    "RECORDS_HERE",
+    "STOP",
+    "ROW_BYTES",
+)
+
+
+def _on_gpu(copy: Any) -> Any:
+    """The protocol with a GPU's operations: the same code, in whose namespace they have the names of the CPU's."""
+    operations = {
+        "address_at": _address_at,
+        "count_at": _count_at,
+        "wait": _wait,
+        "copy": copy,
+        "signal": _signal,
+        "note": _note,
+    }
+    numbers = {name: tl.constexpr(getattr(ring, name)) for name in _CONSTANTS}
+    namespace = {"__name__": __name__, **operations, **numbers}
+    code: Callable[..., None] = FunctionType(ring.swap.__code__, namespace, ring.swap.__name__)
+    return triton.jit(code)
+
+
+_swap_words = _on_gpu(_copy_words)
+_swap_bytes = _on_gpu(_copy_bytes)
+
+
+_NUMBERS = (
+    "table",
+    "target",
+    "origin",
+    "source",
+    "num_sent",
+    "sent_piece",
+    "into",
+    "num_received",
+    "received_piece",
+)
+
+
+# One kernel for all numbers: a graph that is being captured cannot wait for another one.
+@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
+def _pass(  # type: ignore[no-untyped-def]
+    table: tl.int64,
+    target: tl.int64,
+    origin: tl.int64,
+    source: tl.int64,
+    num_sent: tl.int64,
+    sent_piece: tl.int64,
+    into: tl.int64,
+    num_received: tl.int64,
+    received_piece: tl.int64,
+    SLOT_BYTES: tl.constexpr,
+    SWAP: tl.constexpr,
+):
+    block = tl.program_id(0)
+    SWAP(
+        table,
+        target,
+        origin,
+        source,
+        num_sent,
+        sent_piece,
+        into,
+        num_received,
+        received_piece,
+        SLOT_BYTES,
+        block,
+    )
+
+
+def launch(
+    layout: Layout,
+    table: torch.Tensor,
+    target: int,
+    origin: int,
+    sent: torch.Tensor,
+    received: torch.Tensor,
+) -> None:
+    """Pass `sent` to the position `target` of a lane's table, and take `received` from `origin`: bytes, of which either
+    may have none."""
+    num_sent, num_received = sent.numel(), received.numel()
+    sent_piece, received_piece = layout.piece_bytes(num_sent), layout.piece_bytes(num_received)
+    num_blocks = max(-(-num_sent // sent_piece), -(-num_received // received_piece))
+    source, into = sent.data_ptr(), received.data_ptr()
+    in_words = not (source | into | num_sent | num_received) % WORD_BYTES
+    with torch.cuda.device_of(table):
+        _pass[(num_blocks,)](
+            table.data_ptr(),
+            target,
+            origin,
+            source,
+            num_sent,
+            sent_piece,
+            into,
+            num_received,
+            received_piece,
+            SLOT_BYTES=layout.slot_bytes,
+            SWAP=_swap_words if in_words else _swap_bytes,
+            num_warps=NUM_WARPS,
+        )

@@ -78,7 +78,7 @@ class SymmetricMemory:
         self.layout = Layout(width=members.width, num_blocks=NUM_BLOCKS, slot_bytes=SLOT_BYTES)
         self._device = device
         with torch.cuda.device(device):
-            memory = symmetric_memory.empty(self.layout.num_bytes, dtype=torch.uint8, device=device)
+            memory = torch_memory(self.layout.num_bytes, device)
             memory.zero_()
             torch.cuda.synchronize(device)
             mapped = _mapping.mapped(memory, members, number=number)
@@ -121,8 +121,7 @@ class _Mapping:
         with self._lock:
             while self.number < number:
                 store = PrefixStore(f"alone/{members.position}/{self.number}", members.store)
-                alone = symmetric_memory.empty(1, dtype=torch.uint8, device=memory.device)
-                self._map(alone, Members(store, 0, 1))
+                self._map(torch_memory(1, memory.device), Members(store, 0, 1))
             return self._map(memory, members)
 
     def _map(self, memory: torch.Tensor, members: Members) -> Any:
@@ -141,6 +140,12 @@ class _Mapping:
 
 
 _mapping = _Mapping()
+
+
+def torch_memory(num_bytes: int, device: torch.device) -> torch.Tensor:
+    """Memory that can be mapped. Not by torch's `empty`, which takes it from a pool: that keeps what was mapped, and ranks
+    would have to take the same places in it."""
+    return c10d._SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
 
 
 def _of_hosts(members: Members) -> str:

@@ -143,8 +143,8 @@ _mapping = _Mapping()
 
 
 def torch_memory(num_bytes: int, device: torch.device) -> torch.Tensor:
-    """Memory that can be mapped. Not by torch's `empty`, which takes it from a pool: that keeps what was mapped, and ranks
-    would have to take the same places in it."""
+    """Memory that can be mapped. Not by torch's `empty`, which takes it from a pool: that keeps what was mapped, and
+    ranks would have to take the same places in it."""
     return c10d._SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
 
 

@@ -1,4 +1,4 @@
-"""The exchanges of `epe.transport.fast` on a CPU: the ranks of a lane are threads, and the protocol runs as it stands."""
+"""The exchanges of `epe.transport.fast` on a CPU: the ranks of a lane are threads, and the protocol is as it stands."""
 
 from __future__ import annotations
 

@@ -148,7 +148,8 @@ def test_whoever_waits_for_a_dead_rank_is_let_go_when_its_lane_is_closed() -> No
     survivor.close()
     thread.join(10.0)
     assert not thread.is_alive()
-    assert len(said) == 2 and all("closed" in each for each in said)
+    assert len(said) == 2
+    assert all("closed" in each for each in said)
 
 
 def test_a_captured_pass_does_not_begin_on_a_lane_that_was_closed() -> None:

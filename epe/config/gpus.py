@@ -28,8 +28,8 @@ def _check_without_own_gpus(stage: Stage, *, here: str) -> None:
     cp = stage.parallelism.cp
     backends = {"agkv": cp.agkv_transport, "ulysses": cp.ulysses_transport}
     for method in methods_of(cp.attention_mode):
-        if backends[method] == "nccl":
+        if backends[method] != "auto":
             raise BadSetting(
-                f"nccl needs a GPU for each rank, but ranks here {here}; use auto",
+                f"{backends[method]} needs a GPU for each rank, but ranks here {here}; use auto",
                 path=f"parallelism.cp.{method}_transport",
             )

@@ -121,7 +121,7 @@ def _effective(options: GenerateOptions, meeting: Meeting, stage: StageFile, res
         world_size=meeting.world_size,
         device=target.type,
         dtype=_dtype(options, target.type),
-        cp_backend=None if num_ranks == 1 else lane_backend(target, world_size=meeting.world_size),
+        cp_backend=None if num_ranks == 1 else lane_backend(target, stage, world_size=meeting.world_size),
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
         vae_width=_vae_width(stage, result),

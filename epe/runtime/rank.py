@@ -168,7 +168,7 @@ def load(
     meanwhile."""
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
-    backend = None if seat.store is None else lane_backend(target, world_size=seat.world_size)
+    backend = None if seat.store is None else lane_backend(target, stage, world_size=seat.world_size)
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     prompt_bytes = stage.prompts.memory_mib * 2**20
     adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
@@ -242,9 +242,11 @@ def _attention_of(adapter: Adapter, target: torch.device, stage: Stage) -> str:
     return kernels
 
 
-def lane_backend(target: torch.device, *, world_size: int) -> Backend:
+def lane_backend(target: torch.device, stage: Stage, *, world_size: int) -> Backend:
     """How ranks exchange tensors: NCCL needs a GPU for each."""
-    return "nccl" if owns_its_gpu(target, world_size) else "gloo"
+    if not owns_its_gpu(target, world_size):
+        return "gloo"
+    return "fast" if stage.parallelism.cp.transport == "fast" else "nccl"
 
 
 def pick_device(wanted: str, *, index: int) -> torch.device:

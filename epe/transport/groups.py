@@ -95,6 +95,12 @@ class Groups:
         """Open groups."""
         return sum(not exchange.closed for exchange in list(self._held.values()))
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the device's memory, which the other ranks of its lanes reach: of those over memory that GPUs share."""
+        held = list(self._held.values())
+        return sum(each.wires.num_bytes for each in held if isinstance(each, FastExchange))
+
     def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
         """The exchange of `lane` for the lease `seq`; builds its group, with all members, when it is not there.
 

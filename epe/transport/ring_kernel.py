@@ -45,23 +45,23 @@ _WAIT = tl.constexpr(
 )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _address_at(place):  # type: ignore[no-untyped-def]
     return tl.load(place.to(tl.pointer_type(tl.int64)))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _count_at(place):  # type: ignore[no-untyped-def]
     return tl.load(place.to(tl.pointer_type(tl.int32)))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _wait(place, count, stop):  # type: ignore[no-untyped-def]
     # Each thread waits by itself, so none reads what it has not seen signalled.
     tl.inline_asm_elementwise(_WAIT, "=r,l,r,l", [place, count, stop], dtype=tl.int32, is_pure=False, pack=1)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _copy_words(into, source, num_bytes):  # type: ignore[no-untyped-def]
     into = tl.multiple_of(into.to(tl.pointer_type(tl.int64)), 16)
     source = tl.multiple_of(source.to(tl.pointer_type(tl.int64)), 16)
@@ -75,7 +75,7 @@ def _copy_words(into, source, num_bytes):  # type: ignore[no-untyped-def]
     tl.store(into + num_tiled + places, words, mask=is_there)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _copy_bytes(into, source, num_bytes):  # type: ignore[no-untyped-def]
     into = into.to(tl.pointer_type(tl.int8))
     source = source.to(tl.pointer_type(tl.int8))
@@ -85,14 +85,14 @@ def _copy_bytes(into, source, num_bytes):  # type: ignore[no-untyped-def]
         tl.store(into + places, each, mask=places < num_bytes)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _signal(place, count):  # type: ignore[no-untyped-def]
     # All threads have copied; the one that signals does so for all of them.
     tl.debug_barrier()
     tl.atomic_xchg(place.to(tl.pointer_type(tl.int32)), count, sem="release", scope="sys")
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _note(place, count):  # type: ignore[no-untyped-def]
     tl.store(place.to(tl.pointer_type(tl.int32)), count)
 

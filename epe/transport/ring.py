@@ -1,7 +1,7 @@
 """How bytes pass between two ranks whose memory each of them reaches: through slots at the receiver, which counters on
 both sides say to be full or free.
 
-`swap` is the protocol itself, in integers and six operations on memory. A GPU runs the same code as a kernel
+`put` and `take` are the protocol itself, in integers and six operations on memory. A GPU runs the same code as a kernel
 (`ring_kernel`), whose operations are its own; those here are for threads of one process on a CPU. A count never goes
 back, so a late signal cannot be taken for another one, and whoever waits is let go by `stop`.
 """
@@ -80,59 +80,46 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return records + number * self.slots_bytes, number * self.records_bytes
 
 
-def swap(  # type: ignore[no-untyped-def]
-    table,
-    target,
-    origin,
-    source,
-    num_sent,
-    sent_piece,
-    into,
-    num_received,
-    received_piece,
-    slot_bytes,
-    block,
-):
-    """Pass the piece of a block at `source` to position `target`, and take the one of `origin` to `into`: addresses and
-    numbers of bytes, of which either may be 0. A piece goes slot by slot, as many as it needs.
+def put(table, target, source, num_bytes, piece_bytes, slot_bytes, block):  # type: ignore[no-untyped-def]
+    """Pass the piece of a block, of a message at `source`, to position `target`: slot by slot, as many as it needs.
 
-    Both ends run the same exchanges in the same order. A put waits only for takes of exchanges before, or of two slots
-    before in the same one, so the ranks of a lane cannot wait for each other in a circle.
+    It waits only for what was put two slots before to be taken. So ranks that make the same exchanges in the same
+    order, each with puts and takes at once, cannot wait for each other in a circle.
     """
-    to = table + target * ROW_BYTES
-    of = table + origin * ROW_BYTES
-    record_to = address_at(to + RECORDS_HERE) + block * RECORD_BYTES
-    record_of = address_at(of + RECORDS_HERE) + block * RECORD_BYTES
-    their_record_to = address_at(to + RECORDS_THERE) + block * RECORD_BYTES
-    their_record_of = address_at(of + RECORDS_THERE) + block * RECORD_BYTES
-    slots_there = address_at(to + SLOTS_THERE) + block * RING * slot_bytes
-    slots_here = address_at(of + SLOTS_HERE) + block * RING * slot_bytes
-    stop = address_at(to + STOP)
-    num_put = count_at(record_to + PUT)
-    num_taken = count_at(record_of + TAKEN)
-    source += block * sent_piece
-    into += block * received_piece
-    sent = min(sent_piece, num_sent - block * sent_piece)
-    received = min(received_piece, num_received - block * received_piece)
-    for start in range(0, max(sent, received), slot_bytes):
-        if start < sent:
-            wait(record_to + FREED, num_put + 1 - RING, stop)
-            copy(
-                slots_there + (num_put & RING - 1) * slot_bytes, source + start, min(slot_bytes, sent - start)
-            )
-            num_put += 1
-            signal(their_record_to + FILLED, num_put)
-        if start < received:
-            wait(record_of + FILLED, num_taken + 1, stop)
-            copy(
-                into + start,
-                slots_here + (num_taken & RING - 1) * slot_bytes,
-                min(slot_bytes, received - start),
-            )
-            num_taken += 1
-            signal(their_record_of + FREED, num_taken)
-    note(record_to + PUT, num_put)
-    note(record_of + TAKEN, num_taken)
+    row = table + target * ROW_BYTES
+    record = address_at(row + RECORDS_HERE) + block * RECORD_BYTES
+    their_record = address_at(row + RECORDS_THERE) + block * RECORD_BYTES
+    slots = address_at(row + SLOTS_THERE) + block * RING * slot_bytes
+    stop = address_at(row + STOP)
+    first = block * piece_bytes
+    num_left = min(piece_bytes, num_bytes - first)
+    count = count_at(record + PUT)
+    for start in range(0, num_left, slot_bytes):
+        wait(record + FREED, count + 1 - RING, stop)
+        slot = slots + (count & RING - 1) * slot_bytes
+        copy(slot, source + first + start, min(slot_bytes, num_left - start))
+        count += 1
+        signal(their_record + FILLED, count)
+    note(record + PUT, count)
+
+
+def take(table, origin, into, num_bytes, piece_bytes, slot_bytes, block):  # type: ignore[no-untyped-def]
+    """Take the piece of a block, of a message from position `origin`, to where it belongs `into`."""
+    row = table + origin * ROW_BYTES
+    record = address_at(row + RECORDS_HERE) + block * RECORD_BYTES
+    their_record = address_at(row + RECORDS_THERE) + block * RECORD_BYTES
+    slots = address_at(row + SLOTS_HERE) + block * RING * slot_bytes
+    stop = address_at(row + STOP)
+    first = block * piece_bytes
+    num_left = min(piece_bytes, num_bytes - first)
+    count = count_at(record + TAKEN)
+    for start in range(0, num_left, slot_bytes):
+        wait(record + FILLED, count + 1, stop)
+        slot = slots + (count & RING - 1) * slot_bytes
+        copy(into + first + start, slot, min(slot_bytes, num_left - start))
+        count += 1
+        signal(their_record + FREED, count)
+    note(record + TAKEN, count)
 
 
 def address_at(place: int) -> int:

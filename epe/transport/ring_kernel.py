@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -113,8 +112,9 @@ _CONSTANTS = (
 )
 
 
-def _on_gpu(copy: Any) -> Any:
-    """The protocol with a GPU's operations: the same code, in whose namespace they have the names of the CPU's."""
+def _on_gpu(function: FunctionType, copy: Any) -> Any:
+    """A function of the protocol with a GPU's operations: the same code, in whose namespace they have the names of the
+    CPU's."""
     operations = {
         "address_at": _address_at,
         "count_at": _count_at,
@@ -125,13 +125,11 @@ def _on_gpu(copy: Any) -> Any:
     }
     numbers = {name: tl.constexpr(getattr(ring, name)) for name in _CONSTANTS}
     namespace = {"__name__": __name__, **operations, **numbers}
-    code: Callable[..., None] = FunctionType(ring.swap.__code__, namespace, ring.swap.__name__)
-    return triton.jit(code)
+    return triton.jit(FunctionType(function.__code__, namespace, function.__name__))
 
 
-_swap_words = _on_gpu(_copy_words)
-_swap_bytes = _on_gpu(_copy_bytes)
-
+_BY_WORDS = _on_gpu(ring.put, _copy_words), _on_gpu(ring.take, _copy_words)
+_BY_BYTES = _on_gpu(ring.put, _copy_bytes), _on_gpu(ring.take, _copy_bytes)
 
 _NUMBERS = (
     "table",
@@ -159,22 +157,14 @@ def _pass(  # type: ignore[no-untyped-def]
     num_received: tl.int64,
     received_piece: tl.int64,
     SLOT_BYTES: tl.constexpr,
-    SWAP: tl.constexpr,
+    PUT: tl.constexpr,
+    TAKE: tl.constexpr,
 ):
     block = tl.program_id(0)
-    SWAP(
-        table,
-        target,
-        origin,
-        source,
-        num_sent,
-        sent_piece,
-        into,
-        num_received,
-        received_piece,
-        SLOT_BYTES,
-        block,
-    )
+    if tl.program_id(1) == 0:
+        PUT(table, target, source, num_sent, sent_piece, SLOT_BYTES, block)
+    else:
+        TAKE(table, origin, into, num_received, received_piece, SLOT_BYTES, block)
 
 
 def launch(
@@ -186,14 +176,15 @@ def launch(
     received: torch.Tensor,
 ) -> None:
     """Pass `sent` to the position `target` of a lane's table, and take `received` from `origin`: bytes, of which either
-    may have none."""
+    may have none. All of its programs are on the GPU at once, or they would wait for each other."""
     num_sent, num_received = sent.numel(), received.numel()
     sent_piece, received_piece = layout.piece_bytes(num_sent), layout.piece_bytes(num_received)
     num_blocks = max(-(-num_sent // sent_piece), -(-num_received // received_piece))
     source, into = sent.data_ptr(), received.data_ptr()
     in_words = not (source | into | num_sent | num_received) % WORD_BYTES
+    put, take = _BY_WORDS if in_words else _BY_BYTES
     with torch.cuda.device_of(table):
-        _pass[(num_blocks,)](
+        _pass[(num_blocks, 2)](
             table.data_ptr(),
             target,
             origin,
@@ -204,6 +195,7 @@ def launch(
             num_received,
             received_piece,
             SLOT_BYTES=layout.slot_bytes,
-            SWAP=_swap_words if in_words else _swap_bytes,
+            PUT=put,
+            TAKE=take,
             num_warps=NUM_WARPS,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -28,24 +29,21 @@ def _swap(
     received: torch.Tensor,
     memory: torch.Tensor,
 ) -> None:
-    """An operation, so that a graph on a CPU can hold it. Blocks go one after the other."""
+    """An operation, so that a graph on a CPU can hold it. Blocks go one after the other, and takes beside puts."""
     layout = Layout(width=len(table), num_blocks=num_blocks, slot_bytes=slot_bytes)
     num_sent, num_received = sent.numel(), received.numel()
     pieces = layout.piece_bytes(num_sent), layout.piece_bytes(num_received)
+    addresses = table.data_ptr(), sent.data_ptr(), received.data_ptr()
+
+    def takes() -> None:
+        for block in range(num_blocks):
+            ring.take(addresses[0], origin, addresses[2], num_received, pieces[1], slot_bytes, block)
+
+    beside = threading.Thread(target=takes)
+    beside.start()
     for block in range(num_blocks):
-        ring.swap(
-            table.data_ptr(),
-            target,
-            origin,
-            sent.data_ptr(),
-            num_sent,
-            pieces[0],
-            received.data_ptr(),
-            num_received,
-            pieces[1],
-            slot_bytes,
-            block,
-        )
+        ring.put(addresses[0], target, addresses[1], num_sent, pieces[0], slot_bytes, block)
+    beside.join()
 
 
 WAITS.append(torch.ops.epe_tests.swap.default)

@@ -37,19 +37,22 @@ class _Steps(ast.NodeTransformer):
         return node
 
 
-def in_steps(change: Callable[[str], str] = lambda source: source) -> Callable[..., Block]:
-    """`ring.swap` as a generator of its operations; `change` may break it."""
-    tree = _Steps().visit(ast.parse(change(inspect.getsource(ring.swap))))
-    namespace = dict(vars(ring))
-    exec(compile(ast.fix_missing_locations(tree), "ring.swap in steps", "exec"), namespace)
-    return namespace["swap"]
+def in_steps(change: Callable[[str], str] = lambda source: source) -> tuple[Callable[..., Block], ...]:
+    """`ring.put` and `ring.take` as generators of their operations; `change` may break them."""
+    found = []
+    for function in (ring.put, ring.take):
+        tree = _Steps().visit(ast.parse(change(inspect.getsource(function))))
+        namespace = dict(vars(ring))
+        exec(compile(ast.fix_missing_locations(tree), function.__name__, "exec"), namespace)
+        found.append(namespace[function.__name__])
+    return tuple(found)
 
 
 class Machine:
     """Ranks that run exchanges one after the other, each a launch of all blocks, on words of memory."""
 
-    def __init__(self, swap: Callable[..., Block], *, width: int, seed: int) -> None:
-        self.swap, self.width = swap, width
+    def __init__(self, protocol: tuple[Callable[..., Block], ...], *, width: int, seed: int) -> None:
+        self.protocol, self.width = protocol, width
         self.random = random.Random(seed)
         self.layout = Layout(width=width, num_blocks=NUM_BLOCKS, slot_bytes=SLOT_BYTES)
         self.words: dict[int, Any] = {}
@@ -88,19 +91,17 @@ class Machine:
                 source = self.tensor(rank, number, target, received=False)
                 for place in range(0, sent, WORD):
                     self.words[source + place] = (rank, target, number, place)
-                arguments = (
-                    self.table(rank),
-                    target,
-                    origin,
-                    source,
-                    sent,
-                    self._piece(sent),
-                    self.tensor(rank, number, origin, received=True),
-                    received,
-                    self._piece(received),
-                    SLOT_BYTES,
+                into = self.tensor(rank, number, origin, received=True)
+                put, take = self.protocol
+                messages = (
+                    (put, target, source, sent, self._piece(sent)),
+                    (take, origin, into, received, self._piece(received)),
                 )
-                yield [self.swap(*arguments, block) for block in range(NUM_BLOCKS)]
+                yield [
+                    does(self.table(rank), *message, SLOT_BYTES, block)
+                    for does, *message in messages
+                    for block in range(NUM_BLOCKS)
+                ]
 
     def _piece(self, num_bytes: int) -> int:
         """As the layout's, of blocks that are worth it from one word on."""
@@ -179,25 +180,25 @@ def test_whoever_waits_for_a_rank_that_is_gone_comes_to_its_end_once_it_is_let_g
 
 
 def does_not_wait_for_room(source: str) -> str:
-    return source.replace("num_put + 1 - RING", "num_put + 1 - 2 * RING")
+    return source.replace("count + 1 - RING", "count + 1 - 2 * RING")
 
 
 def tells_before_it_has_put(source: str) -> str:
-    waits = "wait(record_to + FREED, num_put + 1 - RING, stop)"
-    return source.replace(waits, f"{waits}; signal(their_record_to + FILLED, num_put + 1)")
+    waits = "wait(record + FREED, count + 1 - RING, stop)"
+    return source.replace(waits, f"{waits}; signal(their_record + FILLED, count + 1)")
 
 
 def gives_room_before_it_has_taken(source: str) -> str:
-    waits = "wait(record_of + FILLED, num_taken + 1, stop)"
-    return source.replace(waits, f"{waits}; signal(their_record_of + FREED, num_taken + 1)")
+    waits = "wait(record + FILLED, count + 1, stop)"
+    return source.replace(waits, f"{waits}; signal(their_record + FREED, count + 1)")
 
 
 @pytest.mark.parametrize(
     "broken", [does_not_wait_for_room, tells_before_it_has_put, gives_room_before_it_has_taken]
 )
 def test_the_schedules_find_a_protocol_that_is_wrong(broken: Callable[[str], str]) -> None:
-    source = inspect.getsource(ring.swap)
-    assert broken(source) != source
+    sources = inspect.getsource(ring.put), inspect.getsource(ring.take)
+    assert [broken(source) for source in sources] != list(sources)
     machines = [Machine(in_steps(broken), width=2, seed=seed) for seed in SEEDS]
     assert not all(machine.run() and machine.is_right() for machine in machines)
 

@@ -23,7 +23,7 @@ from benchmarks.place import Setting
 from benchmarks.step_entrants import StepCase
 from tests.world import World
 
-SECTIONS = ("connect", "bits", "exchanges", "steps", "death")
+SECTIONS = ("connect", "bits", "exchanges", "steps", "death", "layouts")
 SIDES = (256, 512, 768, 1024)
 FAMILIES = ("zimage", "flux1")
 
@@ -31,7 +31,7 @@ FAMILIES = ("zimage", "flux1")
 def step_cases(families: list[str], sizes: list[str]) -> Iterator[StepCase]:
     for family in families:
         for side in SIDES:
-            case = StepCase(family, side, side, text_rows=128, timed_steps=8)
+            case = StepCase(family, side, side, text_rows=128, timed_steps=4)
             if not sizes or case.size in sizes:
                 yield case
 
@@ -48,6 +48,8 @@ def runs(
         yield lambda end_s: Run("fast_lane_ranks:bits", (setting, transports), {"section": "bits"})
     if "exchanges" in sections:
         yield lambda end_s: Run("fast_lane_ranks:exchanges", (setting, transports), {"section": "exchanges"})
+    if "layouts" in sections:
+        yield lambda end_s: Run("fast_lane_ranks:layouts", (last,), {"section": "layouts"})
     for case in cases if "steps" in sections else []:
         line = {"section": "steps", "family": case.family, "size": case.size, "text_rows": case.text_rows}
         yield lambda end_s, case=case, line=line: Run(
@@ -69,7 +71,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small models of the same shape")
     parser.add_argument("--share", action="store_true", help="two ranks on one GPU")
     parser.add_argument("--world", type=int, default=2, help="ranks")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS[:-1]))
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--sizes", nargs="+", default=[], metavar="WxH", help="of steps (default: all)")
     parser.add_argument("--budget-s", type=float, default=300.0, help="seconds after which no case begins")

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import median
@@ -37,6 +38,7 @@ REPEATS = 40
 ROUNDS = 5
 # For so long a survivor is left alone.
 ALONE_S = 2.0
+LAYOUTS = tuple(product((16, 32, 64), (64, 128, 256)))
 DTYPES = (torch.bfloat16, torch.float32, torch.uint8, torch.int64)
 
 
@@ -124,6 +126,7 @@ def connect(context: RankContext, setting: Setting) -> Line:
 def bits(context: RankContext, setting: Setting, transports: tuple[str, ...]) -> Line:
     """Whether all transports give the same for random bytes: all kinds of calls, types and sizes, as they are and
     captured, on two lanes in turn."""
+    configure(json=True, level="warning")
     lanes = Lanes(context, setting, transports)
     seen: dict[str, list[torch.Tensor]] = {}
     for name in transports:
@@ -157,6 +160,7 @@ def _everything(exchange: Exchange, args: tuple[Any, ...], _: dict[str, Any]) ->
 def exchanges(context: RankContext, setting: Setting, transports: tuple[str, ...]) -> list[Line]:
     """Gathers one after the other, as they are and in a captured pass: microseconds of each on the device and at the
     host; the ways in turn, in rounds."""
+    configure(json=True, level="warning")
     lanes, lines = Lanes(context, setting, transports), []
     ways = list(product(transports, (False, True)))
     for kib in PARTS_KIB[: 3 if setting.tiny else None]:
@@ -188,6 +192,42 @@ def exchanges(context: RankContext, setting: Setting, transports: tuple[str, ...
                 }
             )
     lanes.close()
+    return lines
+
+
+def layouts(context: RankContext, setting: Setting) -> list[Line]:
+    """Captured gathers over memory of other layouts; the one in force is taken from these figures."""
+    configure(json=True, level="warning")
+    lines: list[Line] = []
+    in_force = symmetric.NUM_BLOCKS, symmetric.SLOT_BYTES
+    for num_blocks, slot_kib in LAYOUTS:
+        symmetric.NUM_BLOCKS, symmetric.SLOT_BYTES = num_blocks, slot_kib << 10
+        lanes = Lanes(
+            replace(context, store=PrefixStore(f"{num_blocks}/{slot_kib}", context.store)),
+            setting,
+            (setting.backend,),
+        )
+        for kib in PARTS_KIB[: 3 if setting.tiny else None]:
+            part = torch.randn(kib << 9, device=lanes.device).to(torch.bfloat16)
+            gathering = _gathering(lanes, setting.backend, captured=True)
+            times = []
+            for number in range(3 + ROUNDS):
+                lanes.meet()
+                begin_s = time.perf_counter()
+                gathering(part)
+                lanes.synchronize()
+                times += [time.perf_counter() - begin_s] if number >= 3 else []
+            device_us = 1e6 * median(times) / REPEATS
+            lines.append(
+                {
+                    "num_blocks": num_blocks,
+                    "slot_kib": slot_kib,
+                    "part_kib": kib,
+                    "device_us": round(device_us, 2),
+                }
+            )
+        lanes.close()
+    symmetric.NUM_BLOCKS, symmetric.SLOT_BYTES = in_force
     return lines
 
 
@@ -296,6 +336,7 @@ class _Drawing:
 
 def death(context: RankContext, setting: Setting, captured: bool) -> Line | None:
     """As `benchmarks.lane_death`, with gathers by themselves or in a captured pass."""
+    configure(json=True, level="warning")
     lanes = Lanes(context, setting, (setting.backend,))
     exchange = lanes.exchange(setting.backend)
     part = torch.zeros(lane_death.PART_BYTES // 2, dtype=torch.bfloat16, device=lanes.device)

@@ -196,6 +196,7 @@ class Groups:
             if is_fast:
                 found = symmetric.connect(PrefixStore("fast", store), position, lane.width, device=device)
                 if isinstance(found, FastWires):
+                    log.info("lane.shares_memory", ranks=lane.ranks, bytes=found.num_bytes)
                     return found
                 log.warning("lane.not_fast", ranks=lane.ranks, reason=found, uses="nccl")
             if gloo_device is None:

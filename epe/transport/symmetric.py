@@ -21,11 +21,11 @@ from epe.transport.agent import reason_of
 from epe.transport.fast import FastWires
 from epe.transport.ring import Layout
 
-NUM_BLOCKS = 32
+NUM_BLOCKS = 64
 SLOT_BYTES = 128 << 10
 # For so long ranks try each other's memory.
 TRIAL_LIMIT_S = 20.0
-# More than all slots of a lane of two; what fills no word; as much again.
+# Of a trial: more than all slots hold, less than a word, and a word.
 TRIAL_BYTES = (3 * NUM_BLOCKS * SLOT_BYTES, 4099, 16)
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 _POLL_S = 0.001

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from benchmarks import lane_death
+from benchmarks import lane_death, lane_decode
 from benchmarks.blas import BLAS
 from benchmarks.h200_families import about, say, setting_of
 from benchmarks.multi_gpu import LEAST_S, Run, perform
@@ -23,7 +23,7 @@ from benchmarks.place import Setting
 from benchmarks.step_entrants import StepCase
 from tests.world import World
 
-SECTIONS = ("connect", "bits", "exchanges", "steps", "death", "layouts")
+SECTIONS = ("connect", "bits", "exchanges", "steps", "decodes", "death", "layouts")
 SIDES = (256, 512, 768, 1024)
 FAMILIES = ("zimage", "flux1")
 
@@ -54,6 +54,14 @@ def runs(
         line = {"section": "steps", "family": case.family, "size": case.size, "text_rows": case.text_rows}
         yield lambda end_s, case=case, line=line: Run(
             "fast_lane_ranks:steps", (setting, transports, case, end_s), line
+        )
+    picture = lane_decode.cases(setting)[0]
+    for name in transports if "decodes" in sections else ():
+        place, about_it = replace(setting, backend=name), {"section": "decodes", "transport": name}
+        yield lambda end_s, place=place, about_it=about_it: Run(
+            "lane_decode:decodes",
+            (place, picture),
+            {**about_it, "rows": picture.rows, "columns": picture.columns},
         )
     if "death" in sections:
         for captured in (False, True):

@@ -64,7 +64,7 @@ def runs(
             {**about_it, "rows": picture.rows, "columns": picture.columns},
         )
     if "death" in sections:
-        for captured in (False, True):
+        for captured in (True, False):
             about_it = {"section": "death", "captured": captured}
             yield lambda end_s, captured=captured, about_it=about_it: Run(
                 "fast_lane_ranks:death", (last, captured), about_it, dying=(lane_death.VICTIM,)

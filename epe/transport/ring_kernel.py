@@ -141,6 +141,7 @@ _NUMBERS = (
     "into",
     "num_received",
     "received_piece",
+    "slot_bytes",
 )
 
 
@@ -156,15 +157,15 @@ def _pass(  # type: ignore[no-untyped-def]
     into: tl.int64,
     num_received: tl.int64,
     received_piece: tl.int64,
-    SLOT_BYTES: tl.constexpr,
+    slot_bytes: tl.int64,
     PUT: tl.constexpr,
     TAKE: tl.constexpr,
 ):
     block = tl.program_id(0)
     if tl.program_id(1) == 0:
-        PUT(table, target, source, num_sent, sent_piece, SLOT_BYTES, block)
+        PUT(table, target, source, num_sent, sent_piece, slot_bytes, block)
     else:
-        TAKE(table, origin, into, num_received, received_piece, SLOT_BYTES, block)
+        TAKE(table, origin, into, num_received, received_piece, slot_bytes, block)
 
 
 def launch(
@@ -194,7 +195,7 @@ def launch(
             into,
             num_received,
             received_piece,
-            SLOT_BYTES=layout.slot_bytes,
+            layout.slot_bytes,
             PUT=put,
             TAKE=take,
             num_warps=NUM_WARPS,

@@ -20,7 +20,7 @@ OPERATIONS = {"address_at", "count_at", "wait", "copy", "signal", "note"}
 SLOT_BYTES, NUM_BLOCKS, WORD = 64, 2, ring.WORD_BYTES
 # Of one rank's memory, and of the tensors that it sends from and receives into.
 SPACE = 1 << 32
-SEEDS = range(150)
+SEEDS = range(80)
 
 Step = tuple[str, tuple[int, ...]]
 Block = Generator[Step, int | None, None]

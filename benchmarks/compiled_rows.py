@@ -51,8 +51,7 @@ def main() -> None:
             if time.perf_counter() < deadline_s:
                 print(json.dumps(_line(bench, adapters, case)), flush=True)
         del bench, adapters
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        h200_steps.empty(arguments.device)
 
 
 def _over_ranks(arguments: argparse.Namespace, deadline_s: float) -> None:

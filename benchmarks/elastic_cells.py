@@ -79,8 +79,7 @@ async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen
 
 
 def use(running: Running) -> None:
-    """Ask for each class as often as there are ranks at once, and once more alone: from then on its passes are captured
-    on every lane, as those of sizes that the warm-up draws are already."""
+    """Ask for each class once: whatever only clients use is used from then on."""
     num_asked = asyncio.run(_use(running.model, running.served.url))
     _written(running, num_asked)
 
@@ -99,9 +98,8 @@ async def _use(model: Model, url: str) -> int:
                 conditions=1,
                 deadline_s=None,
             )
-            await asyncio.gather(*(ask(session, request) for _ in range(model.world)))
             await ask(session, request)
-    return (model.world + 1) * len(model.mix.classes)
+    return len(model.mix.classes)
 
 
 def _ask(model: Model) -> Ask:
@@ -137,6 +135,7 @@ def simulated(trace: Sequence[str], running: Running, *, folder: Path) -> list[S
         costs=costs.table({arrival.workload for arrival in arrivals}, world_size=world),
         world_size=world,
         physics=PHYSICS,
+        decode_widths=costs.decode_widths(world),
     )
     by_id = {arrival.request.id: arrival for arrival in arrivals}
     return [

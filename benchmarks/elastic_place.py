@@ -37,6 +37,11 @@ def policies(world: int) -> dict[str, str]:
     }
 
 
+def measures(name: str) -> bool:
+    """Whether its service decodes otherwise than the first one, and so cannot use its costs."""
+    return name.startswith("static DP")
+
+
 @dataclass(frozen=True)
 class Class:
     """A class of requests: pictures or videos of a size, its share of all and its steps."""
@@ -54,43 +59,44 @@ class Class:
 
 @dataclass(frozen=True)
 class Mix:
-    """What a service of a family is asked for. Costs are measured at the sizes `measured` (height, width) with
-    `num_frames` frames: as many tokens as the classes have."""
+    """What a service of a family is asked for, and measures at its start."""
 
     classes: tuple[Class, ...]
-    measured: tuple[tuple[int, int], ...]
-    num_frames: int = 1
     guidance_scale: float = 0.0
 
-
-def _pictures(*classes: Class) -> Mix:
-    return Mix(classes, tuple((each.height, each.width) for each in classes))
+    @property
+    def measured(self) -> list[list[int]]:
+        """Height, width and frames of each class."""
+        return [[each.height, each.width, each.num_frames] for each in self.classes]
 
 
 # Of Z-Image three of pictures, and one with as many tokens as a short video: 9,216, those of 21 frames of 480 x 832 are
 # 9,360. Wan draws pictures as videos of one frame: 1,560 and 3,600 tokens beside the 7,800 of 17 frames.
 REAL = {
-    "zimage": _pictures(
-        Class(256, 256, 0.45, 4),
-        Class(512, 512, 0.3, 4),
-        Class(1024, 1024, 0.18, 4),
-        Class(1536, 1536, 0.07, 6),
+    "zimage": Mix(
+        (
+            Class(256, 256, 0.45, 4),
+            Class(512, 512, 0.3, 4),
+            Class(1024, 1024, 0.18, 4),
+            Class(1536, 1536, 0.07, 6),
+        )
     ),
     "wan": Mix(
         (Class(480, 832, 0.6, 4), Class(720, 1280, 0.25, 4), Class(480, 832, 0.15, 6, num_frames=17)),
-        measured=((208, 384), (320, 576), (480, 832)),
-        num_frames=17,
         guidance_scale=5.0,
     ),
 }
 TINY = {
-    "zimage": _pictures(
-        Class(128, 128, 0.45, 4), Class(192, 192, 0.3, 4), Class(256, 256, 0.18, 4), Class(384, 384, 0.07, 6)
+    "zimage": Mix(
+        (
+            Class(128, 128, 0.45, 4),
+            Class(192, 192, 0.3, 4),
+            Class(256, 256, 0.18, 4),
+            Class(384, 384, 0.07, 6),
+        )
     ),
     "wan": Mix(
         (Class(160, 192, 0.6, 4), Class(240, 320, 0.25, 4), Class(128, 192, 0.15, 6, num_frames=17)),
-        measured=((64, 96), (96, 160), (128, 192)),
-        num_frames=17,
         guidance_scale=5.0,
     ),
 }
@@ -116,7 +122,7 @@ class Running:
         self.name, self.model = name, model
         self.begin_s = time.monotonic()
         self.costs_path, self.trace_path = folder / "costs.json", folder / "trace.jsonl"
-        if costs is not None:
+        if costs is not None:  # One that decodes otherwise measures its own.
             shutil.copy(costs, self.costs_path)
         stage = folder / "stage.yaml"
         stage.write_text(yaml.safe_dump(self._stage()))
@@ -161,6 +167,7 @@ class Running:
 
     def leave_behind(self, folder: Path) -> None:
         """Its log and its costs, by its name."""
+        folder.mkdir(parents=True, exist_ok=True)
         name = self.name.replace(" ", "-")
         shutil.copy(self.served.log_path, folder / f"{name}.log")
         if self.costs_path.exists():
@@ -184,7 +191,7 @@ class Running:
                 "scheduler": {
                     "policy": policies(world)[self.name],
                     "allowed_lane_widths": list(lane_widths(world)),
-                    "warmup_resolutions": [list(size) for size in mix.measured],
+                    "warmup_resolutions": mix.measured,
                     "warmup_steps": 5,
                     "cost_file": str(self.costs_path),
                 },
@@ -192,7 +199,6 @@ class Running:
             "factory_args": {
                 "model_path": str(self.model.checkpoint),
                 "num_steps": 8,
-                **({"num_frames": mix.num_frames} if mix.num_frames > 1 else {}),
                 "guidance_scale": mix.guidance_scale,
             },
             "service": {"port": 0, "drain_s": 1},

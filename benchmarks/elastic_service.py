@@ -7,7 +7,8 @@ rank's death while its lane exchanges.
     python -m benchmarks.elastic_service --policies "static SP2" --loads --kill      # its death alone
 
 Every policy has a service of its own; all are up together and have the machine in turn. The first measures what tasks
-cost, the others have it from its file. One JSON object a line, as it goes.
+cost, and so does that of static DP, which decodes whole; the others have it from the first one's file. One JSON object
+a line, as it goes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
-from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, policies
+from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, measures, policies
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
@@ -42,16 +43,21 @@ KILL_SIZE_STEPS, KILL_STEPS, KILL_AFTER_S, RETURN_S = 4, 40, 1.5, 60.0
 VICTIM = 1
 
 
-def started(folder: Path, model: Model, names: list[str]) -> Iterator[Running]:
-    """All services: the first alone, which measures, then the others at once."""
-    first = Running(folder / "0", model, names[0])
-    yield _ready(first)
-    others = [
-        Running(folder / str(number), model, name, costs=first.costs_path)
-        for number, name in enumerate(names[1:], start=1)
-    ]
+def started(folder: Path, model: Model, names: list[str], kept: Path | None) -> Iterator[Running]:
+    """All services: each that measures alone, then the others at once, with the costs of the first or `kept` ones."""
+    alone = [name for place, name in enumerate(names) if measures(name) or (place == 0 and kept is None)]
+    first: Running | None = None
+    for name in alone:
+        yield _ready(running := Running(_place(folder, name), model, name))
+        first = first or running
+    costs = kept or (first.costs_path if first else None)
+    others = [Running(_place(folder, name), model, name, costs=costs) for name in names if name not in alone]
     for running in others:
         yield _ready(running)
+
+
+def _place(folder: Path, name: str) -> Path:
+    return folder / name.replace(" ", "-")
 
 
 def _ready(running: Running) -> Running:
@@ -75,8 +81,10 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
     """Every load, and at each every service with the same requests."""
     for running in services:
         use(running)
+        if running is services[0] or measures(running.name):
+            tasks = [_told(task) for task in running.costs().tasks]
+            say({"case": "costs", "policy": running.name, "tasks": tasks})
     costs = services[0].costs()
-    say({"case": "costs", "tasks": [_told(task) for task in costs.tasks]})
     for load in loads:
         arrivals = requests(services[0].model, costs, load=load, seconds=seconds)
         for running in services:
@@ -213,10 +221,10 @@ def main() -> None:
             )
             if not arguments.loads:  # No other size is drawn then.
                 killed_class = _killed_class(model.mix)
-                measured = ((killed_class.height, killed_class.width),)
-                model = replace(model, mix=replace(model.mix, classes=(killed_class,), measured=measured))
-            for running in started(folder, model, arguments.policies):
+                model = replace(model, mix=replace(model.mix, classes=(killed_class,)))
+            for running in started(folder, model, arguments.policies, arguments.costs):
                 services.append(running)
+            services.sort(key=lambda running: arguments.policies.index(running.name))
             end_s = begin_s + arguments.budget_s
             cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
             if arguments.kill:
@@ -247,6 +255,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
     parser.add_argument("--logs", type=Path, help="a folder for what the services have logged")
+    parser.add_argument(
+        "--costs", type=Path, help="a file that the service of `elastic` has left in --logs before"
+    )
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
     parser.add_argument(
         "--checkpoint", type=Path, help="what `benchmarks.random_checkpoint` has written before"

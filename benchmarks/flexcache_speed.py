@@ -40,7 +40,7 @@ NUM_STEPS, NUM_PLAIN = 50, 6
 NUM_CHECKED = 9
 FAMILIES_MEASURED = ("flux1", "zimage", "qwen-image", "wan")
 STRATEGIES = ("freecache", "magcache", "taylorseer", "meancache", "pab", "teacache")
-FREE, MEAN, INTERVALS, CHANGES = (25, 10, 17, 31, 13), (17, 25, 10), (3, 2, 4), (0.2, 0.4, 0.6)
+FREE, MEAN, INTERVALS, CHANGES = (25, 10, 17, 31, 13), (17, 25, 10, 13), (3, 2, 4), (0.2, 0.4, 0.6)
 # Of MagCache's published thresholds.
 LOOSER = (1.0, 0.25, 4.0)
 

@@ -1,5 +1,5 @@
-"""What a whole decode costs on one rank: diffusers' as it is, ours in bands, captured where a service captures, and
-ours with `numerics: fast`; in turn, in one run.
+"""What a whole decode costs on one rank: diffusers' as it is, and a picture's as its documentation compiles it; ours in
+bands, captured where a service captures, and ours with `numerics: fast`; in turn, in one run.
 
     python -m benchmarks.h200_decode                        # on CUDA
     python -m benchmarks.h200_decode --tiny --device cpu    # small decoders and pictures
@@ -113,11 +113,21 @@ def _ways(case: Case, vae: Any, latents: torch.Tensor, device: torch.device) -> 
     is_gpu = device.type == "cuda"
     exact, fast = copy.deepcopy(vae), copy.deepcopy(vae)
     writers = compiled_writers("inductor" if is_gpu else "eager")
+    compiled = {} if _is_causal(vae) else {"diffusers_compiled": _diffusers_compiled(vae, latents)}
     return {
         "diffusers": lambda: vae.decode(latents, return_dict=False)[0],
+        **compiled,
         "exact": partial(decoded, exact, latents, SoloExchange(), graphs=_graphs(case, device)),
         "fast": partial(decoded, fast, latents, None, graphs=_graphs(case, device), writers=writers),
     }
+
+
+def _diffusers_compiled(vae: Any, latents: torch.Tensor) -> Way:
+    """With its channels last, and captured by torch."""
+    turned = copy.deepcopy(vae).to(memory_format=torch.channels_last)
+    how = {"mode": "max-autotune"} if latents.is_cuda else {"backend": "eager"}
+    decode = torch.compile(turned.decode, fullgraph=True, **how)
+    return lambda: decode(latents, return_dict=False)[0]
 
 
 def _graphs(case: Case, device: torch.device) -> Graphs | None:
@@ -135,8 +145,13 @@ def _vae(case: Case, device: torch.device, *, tiny: bool) -> Any:
     return torch.nn.Module.to(vae, device, dtype).eval().requires_grad_(False)
 
 
+def _is_causal(vae: Any) -> bool:
+    """Whether it is a decoder of videos."""
+    return hasattr(vae.config, "z_dim")
+
+
 def _latents(case: Case, vae: Any) -> torch.Tensor:
-    causal = hasattr(vae.config, "z_dim")
+    causal = _is_causal(vae)
     channels = vae.config.z_dim if causal else vae.config.latent_channels
     frames = (case.num_frames,) if causal else ()
     drawn = torch.randn(

@@ -77,7 +77,7 @@ def main() -> None:
                 continue
             _say(_line(entrants, replace(case, timed_steps=arguments.timed_steps or case.timed_steps)))
         del entrants
-        _empty(arguments.device)
+        empty(arguments.device)
 
 
 class Entrants:
@@ -197,7 +197,9 @@ def _least_ms(entrants: Entrants, case: StepCase) -> float:
     return least_ms(lambda: entrant.draw(request, lambda step: None), read_bytes=bench.read_bytes(case))
 
 
-def _empty(device: str) -> None:
+def empty(device: str) -> None:
+    """Without the next family having to share the memory: compiled code holds on to its model."""
+    torch.compiler.reset()
     gc.collect()
     if device != "cpu":
         torch.cuda.empty_cache()

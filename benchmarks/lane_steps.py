@@ -13,6 +13,7 @@ import torch
 from benchmarks.noted_exchange import NotedExchange, Notes
 from benchmarks.place import Case, Place, Setting
 from benchmarks.random_pipeline import make_adapter
+from benchmarks.roofline import least_ms
 from benchmarks.step_entrants import GRAPH_BYTES, Bench, StepCase, graph_device
 from epe.families import FAMILIES
 from epe.graphs import Graphs
@@ -103,7 +104,16 @@ class _Lanes:
             "refused": 0 if graphs is None else graphs.statistics.num_refused,
             **self.place.memory(),
         }
-        return line if way.width == 1 else line | self._noted(way)
+        if way.width > 1:
+            return line | self._noted(way)
+        return line if way.captured else line | {"least_ms": self._least_ms(way)}
+
+    def _least_ms(self, way: Way) -> float:
+        """By the roofline of one rank."""
+        adapter, exchange = self._adapter(way)[0], self._groups.exchange(self._lane(1))
+        state = adapter.encode(self._bench.request(self.case, 1))
+        read_bytes = self._bench.read_bytes(self.case)
+        return round(least_ms(lambda: adapter.step(state, exchange, way.split), read_bytes=read_bytes), 3)
 
     def timed(self, way: Way) -> tuple[float, float]:
         """Milliseconds of a step, and those for which the host was at it."""

@@ -117,6 +117,7 @@ def simulated(trace: Path, costs: CostSet, *, policy: str) -> list[Seen]:
         costs=costs.table(workloads, world_size=WORLD),
         world_size=WORLD,
         physics=Physics(dispatch_s=1e-3, plan_s=1e-3),
+        decode_widths=costs.decode_widths(WORLD),
     )
     deadlines = {arrival.request.id: arrival.request.deadline_s for arrival in arrivals}
     return [

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.multi_gpu_lanes import parity, steps
 from benchmarks.multi_gpu_service import killed, service
 from benchmarks.multi_gpu_traffic import decodes, groups, moves
+from benchmarks.multi_gpu_widths import widths
 
 Line = dict[str, Any]
 
@@ -29,12 +30,12 @@ NOT_RUN = """## Not run
 
 Machines of two GPUs were not to be had any more before these were run on one:
 
-    python -m benchmarks.multi_gpu --sections steps decodes --families flux1 wan qwen-image
+    python -m benchmarks.multi_gpu --sections steps --families qwen-image
     python -m benchmarks.h200_families --families qwen-image wan --cases lane moves
     python -m benchmarks.elastic_service --family wan
     python -m benchmarks.elastic_service --policies "static SP2" --loads --kill
 
-That is: times of FLUX.1, Qwen-Image and Wan over two GPUs; decodes over NCCL; bits of Wan, and of Qwen-Image with
+That is: times of Qwen-Image over two GPUs; bits of Wan, and of Qwen-Image with
 Ulysses, divided guidance and lane changes; elastic against static and against the simulator; when a killed rank is
 back.
 Under torch's own setting of products two ranks over NCCL gave the bits of one for all four families, and so did their
@@ -74,7 +75,7 @@ def page(lines: list[Line]) -> str:
         f"{setting['python']}, torch {setting['torch']}, diffusers {setting['diffusers']}. Models of real size with "
         "random weights in bfloat16. Of all ranks of a lane the slowest counts.",
     ]
-    for section in (parity, steps, groups, moves, decodes, service, killed):
+    for section in (parity, steps, widths, groups, moves, decodes, service, killed):
         parts += ["", *section(lines)]
     return "\n".join([*parts, "", NOT_RUN, ""])
 

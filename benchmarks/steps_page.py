@@ -11,6 +11,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.steps_page_text import (
+    DECODING,
+    LIBRARIES,
+    LIBRARIES_COMMAND,
+    NOT_RUN,
+    ROWS,
+    SINCE,
+    SLOWER,
+    UNTIMED,
+)
+
 Line = dict[str, Any]
 
 TITLES = {
@@ -24,62 +35,10 @@ BEST = "ours_compiled"
 TOLERANCE_DB = 40
 COMMAND = "python -m benchmarks.h200_steps > RUN.jsonl; python -m benchmarks.steps_page RUN.jsonl"
 
-DECODING = (
-    "`python -m benchmarks.h200_decode >> RUN.jsonl`: whole decodes, in turn; ratios as above. As it is: in bands, "
-    "as a service decodes whose stage file asks for it, pictures captured.",
-)
-
-ROWS = (
-    "`python -m benchmarks.compiled_rows >> RUN.jsonl`: two steps of compiled blocks on lanes of 2 and 4 ranks, which "
-    "were threads on one GPU, each with blocks of its own; with `--own-gpus` four steps of ranks with a GPU each, over "
-    "NCCL, captured too. `=` are the bits of one rank, else the largest difference.",
-)
+# Other libraries that draw all steps, and those that leave some out beside ours that leaves out as many.
+ALL_STEPS = ("cache_dit", "xfuser")
+SOME_STEPS = {"cache_dit_reusing": "ours_reusing"}
 ROW_TITLES = {"width_2": "2 threads", "width_4": "4 threads", "own_gpus": "2 GPUs"}
-
-# Beside diffusers and our best.
-LIBRARIES = {
-    "cache_dit": "cache-dit, all blocks",
-    "xfuser": "xfuser",
-    "cache_dit_reusing": "cache-dit, every second step left out",
-    "ours_reusing": "ours, every second step left out",
-}
-LIBRARIES_COMMAND = (
-    "`python -m benchmarks.h200_steps --only flux1 --sizes 1024x1024 --timed-steps 10 --entrants "
-    f"diffusers,ours_compiled,{','.join(LIBRARIES)} >> RUN.jsonl`: the mean of ten steps. cache-dit 1.5.3 compiles "
-    "with its own settings of torch's compiler; of steps that it leaves out it computes the first eight blocks, its "
-    "default. Ours leave them out by FreeCache. xfuser 0.7.0 leaves the model to diffusers on one GPU, and compiles it "
-    "whole.",
-)
-
-UNTIMED = (
-    "Z-Image as the other families are compiled, in a later run with all five columns: its kernels are left to torch's "
-    "choice since then, and the tables above have runs of that.",
-)
-
-SINCE = (
-    "## Since these runs",
-    "",
-    "Norm and rotation of queries and keys are one kernel for Qwen-Image and Z-Image, and Z-Image's two "
-    "gate layers one product; Qwen-Image at 512x512 drew before its modulations were computed once a "
-    "step. In a profile of a step of Qwen-Image at 1024x1024 what the compiler had made of norm and "
-    "rotation took 22.9 of 265 ms, 190 µs for queries and keys. The kernel, called from Python, takes 33 "
-    "µs at most for either (4224 rows), and half of the rows had the bits that they have among all. Steps "
-    "with it were not timed.",
-)
-
-NOT_RUN = (
-    "## Not run",
-    "",
-    "Empty cells. Steps as they are now (above). The decoder of Wan for 81 frames, and decoders of videos "
-    "as they are compiled now: two runs were ended before their first round. cache-dit 1.5.3 and xfuser "
-    f"0.7.0 beside ours, which `--entrants {','.join(LIBRARIES)}` draws with where they are installed: "
-    "cache-dit drew with small models on a CPU, xfuser refuses to be imported without an accelerator. "
-    "Compiled blocks of other families on lanes, and on lanes of several GPUs (`--own-gpus`); captured "
-    "ones ran on two ([lanes](multi-gpu.md)). Lanes of more than two GPUs. On one GPU two ranks, which "
-    "were threads, replayed captured passes in pieces between their exchanges with equal bits (`python -m "
-    "benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for "
-    "the sake of memory, are [on their own page](stream-h200.md).",
-)
 
 
 def main() -> None:
@@ -92,6 +51,7 @@ def page(lines: Iterable[Line]) -> str:
     setting = next(line for line in everything if "torch" in line)
     steps = [line for line in everything if "step_ms" in line]
     against = [line for line in steps if LIBRARIES.keys() & line["step_ms"].keys()]
+    decodes = [line for line in everything if "decode" in line]
     cases = _latest(line for line in steps if "kernels" not in line and line not in against)
     return "\n".join(
         [
@@ -119,9 +79,10 @@ def page(lines: Iterable[Line]) -> str:
             "",
             *_tolerance(cases),
             *_bits(cases),
-            *_decodes([line for line in everything if "decode" in line]),
+            *_decodes(decodes),
             *_rows([line for line in everything if "compiled_rows" in line]),
             *_libraries(_latest(against)),
+            *_slower([*cases, *_latest(against)], decodes),
             *_untimed([line for line in everything if "kernels" in line], cases),
             "",
             *SINCE,
@@ -199,13 +160,18 @@ def _decodes(lines: list[Line]) -> Iterator[str]:
     if not lines:
         return
     yield from ("", "## Decoding", "", *DECODING, "")
-    yield "| decoder | pixels | type | diffusers, ms | fast, ms | as it is | fast | fast to diffusers, dB |"
-    yield "|---|---|---|--:|--:|--:|--:|--:|"
-    for line in {(line["decode"], line["pixels"]): line for line in lines}.values():
+    titles = "diffusers, ms | fast, ms | diffusers, compiled | as it is | fast | fast to diffusers, dB"
+    yield f"| decoder | pixels | type | {titles} |"
+    yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
+    for line in _last_rounds(lines):
         cells = [line["decode"], line["pixels"], line["dtype"].removeprefix("torch.")]
         cells += [f"{line['ms'][name]:.1f}" for name in ("diffusers", "fast")]
-        cells += [_ratio(line["ratio"][name]) for name in ("exact", "fast")]
+        cells += [_ratio(line["ratio"].get(name)) for name in ("diffusers_compiled", "exact", "fast")]
         yield f"| {' | '.join(cells)} | {line['psnr_db']['fast'] or '='} |"
+
+
+def _last_rounds(decodes: list[Line]) -> list[Line]:
+    return list({(line["decode"], line["pixels"]): line for line in decodes}.values())
 
 
 def _rows(lines: list[Line]) -> Iterator[str]:
@@ -234,6 +200,29 @@ def _libraries(cases: list[Line]) -> Iterator[str]:
     for case in cases:
         cells = [_ratio(case["against_diffusers"].get(name)) for name in names]
         yield f"| {_name(case)} | {_middle(case['step_ms']['diffusers']):.1f} | {' | '.join(cells)} |"
+
+
+def _slower(cases: list[Line], decodes: list[Line]) -> Iterator[str]:
+    """Where somebody else was faster than our best in what was drawn beside it."""
+    found = [f"{_name(case)} ({each})" for case in cases for each in _faster(case["against_diffusers"])]
+    found += [
+        f"{line['decode']} {line['pixels']} (diffusers_compiled)"
+        for line in _last_rounds(decodes)
+        if _is_faster(line["ratio"], "diffusers_compiled", "fast")
+    ]
+    yield from ("", "## Where another is faster", "")
+    yield f"{'; '.join(found) or 'Nowhere'}: {SLOWER}"
+
+
+def _faster(ratios: dict[str, list[float]]) -> list[str]:
+    """Of those that draw all steps, and of those that leave some out."""
+    others = {**dict.fromkeys(("diffusers", "diffusers_compiled", *ALL_STEPS), BEST), **SOME_STEPS}
+    return [other for other, own in others.items() if _is_faster(ratios, other, own)]
+
+
+def _is_faster(ratios: dict[str, list[float]], other: str, own: str) -> bool:
+    """By the median; False where one of the two did not draw."""
+    return other in ratios and own in ratios and ratios[other][0] > ratios[own][0]
 
 
 def _name(case: Line) -> str:

@@ -71,6 +71,7 @@ class Accounting:
             computed_steps=self._num_computed_steps,
             reused_steps=self._num_reused_steps,
             kept_bytes=self._kept_bytes,
+            refreshed=self.request.reuse.refreshed,
         )
 
     def _drew_steps(self, lease: Lease, *, num_tasks: int) -> None:

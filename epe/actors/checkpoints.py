@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from epe.actors.core import Actor
 from epe.actors.directory import Directory
 from epe.errors import Gone, Overloaded
-from epe.messages import Checkpoint, Checkpointed, Drop, Fetch, LeaseDone, StateHeader
+from epe.messages import KEPT, Checkpoint, Checkpointed, Drop, Fetch, LeaseDone, StateHeader
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
 
@@ -38,6 +40,7 @@ class _Kept:
             step=header.step,
             names=tuple(self.tensors),
             scalars=header.scalars,
+            reuse=header.reuse,
         )
 
 
@@ -62,8 +65,8 @@ class Checkpoints(Actor):
                 self._keep(checkpoint, tensors)
                 if checkpoint.report is not None:
                     self._tell(checkpoint.report)
-            case Fetch(request_id=request_id, step=step):
-                return self._parcel(request_id, step)
+            case Fetch(request_id=request_id, step=step, bare=bare):
+                return self._parcel(request_id, step, bare=bare)
             case Drop(request_ids=request_ids):
                 for request_id in request_ids:
                     self.kept.pop(request_id, None)
@@ -109,9 +112,12 @@ class Checkpoints(Actor):
         with suppress(Overloaded):
             self.ref(self.directory.planner).tell(message)
 
-    def _parcel(self, request_id: str, step: int) -> Parcel:
+    def _parcel(self, request_id: str, step: int, *, bare: bool) -> Parcel:
         kept = self.kept.get(request_id)
         if kept is None or kept.header.step != step:
             held = "nothing" if kept is None else f"step {kept.header.step}"
             raise Gone(f"the checkpoint of request {request_id} at step {step} is not here (held: {held})")
-        return Parcel(kept.whole, tuple(kept.tensors.values()))
+        if not bare:
+            return Parcel(kept.whole, tuple(kept.tensors.values()))
+        named = {name: tensor for name, tensor in kept.tensors.items() if not name.startswith(KEPT)}
+        return Parcel(replace(kept.whole, names=tuple(named)), tuple(named.values()))

@@ -42,7 +42,7 @@ class Learning:
         is_first_use = self.round is not None and lease.stage is Stage.DENOISE and lease.first_step == 0
         # Of a lease that computed no step, or not the whole of it, there is nothing to learn.
         if not is_first_use and lease.batch_place == 0 and running.num_tasks > 0 and has_usual_steps:
-            self._took(key, running.seconds)
+            self._took(key, running.seconds, is_cold=running.is_cold)
         for report in running.done:
             self._moved(running, report, workload.state_bytes)
 
@@ -59,18 +59,21 @@ class Learning:
         """A file was made."""
         self._took(cost_key(workload, Stage.FINISH, 1), seconds)
 
-    def _took(self, key: CostKey, seconds: float) -> None:
+    def _took(self, key: CostKey, seconds: float, *, is_cold: bool = False) -> None:
+        """A width that was tried once, before its passes were captured, would seem slow, and not be tried again."""
         if self.round is None:
-            if self.correct:
+            if self.correct and not (is_cold and self.costs.foresees(key)):
                 self.costs.observe(key, seconds)
                 self.is_new = True
         elif self.round.measures == "tasks":
-            self.costs.record(key, seconds)
+            self.costs.record(key, seconds, is_cold=is_cold)
             self.is_new = True
 
     def _moved(self, running: Running, report: LeaseDone, state_bytes: int) -> None:
         transfer = running.lease.transfer_to(report.rank)
         pair = None if transfer is None else transfer.pair
+        if running.lease.leaves_kept:
+            return  # It was less than the workload says.
         if pair is None or report.move_s <= 0:
             return
         if self.round is None:

@@ -13,11 +13,12 @@ from epe.actors.in_work import InWork
 from epe.actors.learning import Learning
 from epe.actors.ledger import Ledger, Running
 from epe.actors.patience import limit_s
+from epe.actors.refreshing import cheaper_plan
 from epe.actors.roster import Roster
 from epe.actors.trajectory import Trajectory
 from epe.families import Family
 from epe.geometry import over_planes
-from epe.messages import Keep, Lease, Request, Split, Stage
+from epe.messages import Keep, Lease, Request, Split, Stage, Transfer
 from epe.planning.calibration import Pinned, Round
 from epe.planning.costs import Basis, CostTable
 from epe.planning.prediction import Ahead, predicted_finish_s
@@ -32,7 +33,7 @@ MAX_PLAYED = 64
 class PlannerSettings:
     """What the planner knows of its stage. Guidance is split for `cfg_parallel_degree` 2; `widths` are those in each
     of `num_planes` planes of tensor parallelism, `decode_widths` those of lanes that decode. Up to `max_batch` requests
-    are drawn as one.
+    are drawn as one. With `refreshes` what FlexCache keeps stays behind where a move of it takes longer than a step.
 
     With `survives` a lost rank is started again by somebody, and the others go on meanwhile; without, its loss ends
     the world. `checkpoints` has states kept on the leader. A lease that is `hang_s` late, beyond ten times its expected
@@ -45,6 +46,7 @@ class PlannerSettings:
     num_planes: int = 1
     decode_widths: tuple[int, ...] = (1,)
     max_batch: int = 1
+    refreshes: bool = False
     correct_costs: bool = True
     survives: bool = False
     checkpoints: bool = False
@@ -207,10 +209,12 @@ class Leasing:
         width = shared_width(stage, len(self._lane_of(assignment)))
         num_steps = assignment.num_steps if stage is Stage.DENOISE else 0
         key = cost_key(workload, stage, width, batch=len(batch))
+        transfers = [trajectory.transfers(ranks, leaving=self.roster.leaving) for trajectory in batch]
+        if self.settings.refreshes and stage is Stage.DENOISE and len(batch) == 1:
+            self._refresh(batch[0], transfers[0], step_s=self.costs.seconds(key))
         expected_s = self.costs.seconds(key) * batch[0].num_tasks(num_steps)
         is_known = self.costs.fit(key).basis in (Basis.MEASURED, Basis.FITTED)
         split = self._split_of(width, batch[0])
-        transfers = [trajectory.transfers(ranks, leaving=self.roster.leaving) for trajectory in batch]
         arrivals = zip(batch, transfers, strict=True)
         ready_s = max(trajectory.state_s(each, self.costs, now_s=now_s) for trajectory, each in arrivals)
         leases = []
@@ -235,6 +239,19 @@ class Leasing:
             trajectory.weights = self.roster.weights_of(ranks[0])
             leases.append(running.lease)
         return leases
+
+    def _refresh(self, trajectory: Trajectory, transfers: tuple[Transfer, ...], *, step_s: float) -> None:
+        """Let what is kept of a request stay behind where that is cheaper."""
+        plan = cheaper_plan(
+            trajectory.request,
+            trajectory.step,
+            transfers,
+            family=self.settings.family,
+            costs=self.costs,
+            step_s=step_s,
+        )
+        if plan is not None:
+            trajectory.go_on_with(plan)
 
     def _keeps(self, trajectory: Trajectory) -> Keep:
         """What of the state that its next lease ends with goes to the leader."""

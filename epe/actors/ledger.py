@@ -91,6 +91,11 @@ class Running:
         return min(times) if self.lease.stage is Stage.DENOISE else max(times)
 
     @property
+    def is_cold(self) -> bool:
+        """Whether the next such task will take less: on some rank it ran as it is, and will be captured."""
+        return any(report.is_cold for report in self.done)
+
+    @property
     def num_tasks(self) -> int:
         """How many times that was: computed steps, or one encode or decode."""
         counted = [report.num_computed for report in self.done if report.num_computed is not None]

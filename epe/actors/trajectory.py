@@ -17,6 +17,7 @@ from epe.messages import (
     FailureKind,
     Lease,
     Request,
+    Reuse,
     Stage,
     Transfer,
 )
@@ -182,6 +183,11 @@ class Trajectory:
         ended there."""
         self.first_seq, self.checkpoint_step, self._reached_step = 0, step, step
         self._go_back(step)
+        self._renew()
+
+    def go_on_with(self, plan: Reuse) -> None:
+        """Its steps follow another plan of FlexCache from now on."""
+        self.request = self.accounting.request = msgspec.structs.replace(self.request, reuse=plan)
         self._renew()
 
     def leased(self, running: Running) -> None:

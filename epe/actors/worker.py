@@ -65,8 +65,9 @@ class Device(Protocol):
     def submit(self, lease: Lease, incoming: Future[Parcel] | None) -> asyncio.Future[Outcome]:
         """Queue a lease; if `incoming` is given it starts when that state has arrived."""
 
-    def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
-        """The state of a request at the boundary before `step`, once it is there; raises `Gone` if it never will be."""
+    def export(self, request_id: str, step: int, *, bare: bool = False) -> asyncio.Future[Parcel]:
+        """The state of a request at the boundary before `step`, once it is there, if `bare` without what FlexCache
+        keeps; raises `Gone` if it never will be."""
 
     def pack(self, state: Any, *, whole: bool) -> asyncio.Future[Parcel]:
         """A state in host memory, if not `whole` without what an earlier pack of the request has brought out."""
@@ -132,9 +133,9 @@ class Worker(Actor):
                     self.ref(self.directory.desk).tell(palette)
             case Lease():
                 self._lease(message)
-            case Fetch(request_id=request_id, step=step):
+            case Fetch(request_id=request_id, step=step, bare=bare):
                 # Answered when the state is there; meanwhile the mailbox goes on.
-                return self.device.export(request_id, step)
+                return self.device.export(request_id, step, bare=bare)
             case Drop(request_ids=request_ids):
                 self.device.drop(request_ids)
             case Abandon(lane=lane):
@@ -160,7 +161,7 @@ class Worker(Actor):
 
     async def _fetch(self, lease: Lease, transfer: Transfer, incoming: Future[Parcel]) -> None:
         """Bring the state here while earlier leases still compute."""
-        fetch = Fetch(request_id=lease.request.id, step=lease.first_step)
+        fetch = Fetch(request_id=lease.request.id, step=lease.first_step, bare=lease.leaves_kept)
         begin_s = self.clock()
         source = transfer.source
         holder = self.directory.checkpoints if source is None else self.directory.worker(source)

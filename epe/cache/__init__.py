@@ -4,6 +4,7 @@ The velocities that are kept belong to the state of a request, in `models`.
 """
 
 from epe.cache.profile import FILE, MagTable, Profile, find_profile, published_profile, read_profile
+from epe.cache.refreshing import num_kept, refreshed
 from epe.cache.rules import (
     FEW_STEPS,
     NAMES,
@@ -32,10 +33,12 @@ __all__ = [
     "find_profile",
     "last_uses",
     "name_of",
+    "num_kept",
     "num_records",
     "published_profile",
     "read_profile",
     "record_bytes",
+    "refreshed",
     "resolve",
     "reused_kinds",
     "sizes_of",

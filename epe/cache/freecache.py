@@ -4,7 +4,7 @@ Between two computed steps the latents move on by the last velocity and a part o
 gap's pull. What counts is where they arrive: the squared distance from where all the velocities between would have led
 follows from their inner products, and so does the pull that makes it least. What the end sees of it is the gain of the
 step of arrival, since later steps mend much of what went astray, and early ones make more of it. So a plan costs the
-sum over its gaps, and the best one of any number of steps is a shortest way.
+sum over its gaps, and the best one of any number of steps is a shortest way (`shortest`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,16 @@ import numpy as np
 
 from epe.cache.products import gains_at, products_at
 from epe.cache.profile import Profile
+from epe.cache.shortest import shortest_ways
 
 # A pull costs this part of a velocity's mean squared length: between two that are nearly the same there is none.
 _RELUCTANCE = 1e-5
+# Of so many steps the best plan is found, of more the best one under any of some bounds: its gaps are no longer than
+# can be looked at in about the same time, and in turn it computes every step at most, every second, every fourth ...,
+# where gaps can be longer.
+EXACT_STEPS = 100
+# What it is expected to miss, and the steps that it computes.
+_Plan = tuple[float, np.ndarray]
 
 
 class Choice(NamedTuple):
@@ -31,52 +38,85 @@ class Choice(NamedTuple):
     error: float
 
 
-class Gaps(NamedTuple):
-    """All gaps between computed steps (before, last, next), where the next may be the end: what each costs, and its
-    pull. Where nothing was computed before the last, it is `before` too."""
-
-    costs: np.ndarray
-    pulls: np.ndarray
-
-
-@lru_cache(maxsize=64)
-def free_choices(profile: Profile, num_steps: int, always: frozenset[int]) -> tuple[Choice, ...]:
-    """For each budget of steps from 1 on, the best choice that stays within it, or the least one where `always`, of
-    which step 0 is one, are more. What fits a budget fits every larger one, so none is worse."""
-    gaps = gaps_of(profile, num_steps)
-    found = {len(computed): computed for computed in _shortest(gaps.costs, always)}
-    choices: list[Choice] = []
-    for budget in range(1, num_steps + 1):
-        choice = choice_of(gaps, found.get(budget, found[min(found)]))
-        choices.append(min(choice, choices[-1], key=lambda each: each.error) if choices else choice)
-    return tuple(choices)
+def free_choice(profile: Profile, num_steps: int, always: frozenset[int], budget: int) -> Choice:
+    """The best choice of at most `budget` steps, or the least one where `always`, of which step 0 is one, are more.
+    What fits a budget fits every larger one, so none is worse."""
+    plans = _plans(profile, num_steps, always)
+    return choice_of(gaps_of(profile, num_steps), tuple(plans[budget - 1].tolist()))
 
 
 def choice_of(gaps: Gaps, computed: tuple[int, ...]) -> Choice:
     """What these steps, of which 0 is one, give with their best pulls."""
-    keys = list(zip((0, *computed), computed, (*computed[1:], len(gaps.costs)), strict=False))
-    pulls = tuple(float(f"{gaps.pulls[key]:.7g}") for key in keys)
-    return Choice(computed, pulls, float(sum(gaps.costs[key] for key in keys)))
+    after = np.array([*computed[1:], gaps.num_steps])
+    costs, pulls = gaps.at(np.array([0, *computed[:-1]]), np.array(computed), after)
+    return Choice(computed, tuple(float(f"{pull:.7g}") for pull in pulls), float(sum(costs)))
+
+
+@lru_cache(maxsize=8)
+def _plans(profile: Profile, num_steps: int, always: frozenset[int]) -> tuple[np.ndarray, ...]:
+    """The steps of the best plan that was found within each budget from 1 on."""
+    gaps = gaps_of(profile, num_steps)
+    best: dict[int, _Plan] = {}
+    for plan in _candidates(gaps, always):
+        size = len(plan[1])
+        best[size] = min(plan, best.get(size, plan), key=_error)
+    plans = [best[min(best)]]
+    for budget in range(2, num_steps + 1):
+        plans.append(min(best.get(budget, plans[-1]), plans[-1], key=_error))
+    return tuple(steps for _, steps in plans)
+
+
+def _error(plan: _Plan) -> float:
+    return plan[0]
+
+
+def _candidates(gaps: Gaps, always: frozenset[int], *, exact: int = EXACT_STEPS) -> Iterator[_Plan]:
+    """The best plans of each number of steps that hold `always`, under each of some bounds of which none is needed up
+    to `exact` steps."""
+    stride, places = 1, np.arange(gaps.num_steps)
+    while len(places) - len(always) > exact:
+        reach = max(exact**2 // len(places), 1)
+        yield from shortest_ways(gaps.costs, places, gaps.num_steps, always=always, reach=reach)
+        stride *= 2
+        places = np.array(sorted({*range(0, gaps.num_steps, stride), *always}))
+    yield from shortest_ways(gaps.costs, places, gaps.num_steps, always=always, reach=len(places))
+
+
+class Gaps:
+    """All gaps of a model at one number of steps."""
+
+    def __init__(self, profile: Profile, num_steps: int) -> None:
+        sigmas, products = products_at(profile, num_steps)
+        self.num_steps = num_steps
+        self._ways = _Ways(np.asarray(sigmas), products)
+        self._products = products
+        self._mean_size = np.diag(products).mean()
+        self._gains = np.asarray(gains_at(profile, num_steps)) ** 2
+
+    def costs(self, before: np.ndarray, last: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """What gaps between computed steps cost, of which `after` may be the end. Where nothing was computed before the
+        last, it is `before` too."""
+        return self.at(before, last, after)[0]
+
+    def at(self, before: np.ndarray, last: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What gaps cost, and their pulls."""
+        ways, products = self._ways, self._products
+        size, both = products[last, last], products[before, last]
+        # Held, the last velocity misses a way; the turn is its difference to the one before over the whole gap.
+        span = ways.levels[after] - ways.levels[last + 1]
+        gone = ways.with_velocity(last, after, last)
+        miss = ways.squared(last, after) - 2 * span * gone + span**2 * size
+        turned = span * (gone - ways.with_velocity(last, after, before) - span * (size - both))
+        turn = span**2 * (size - 2 * both + products[before, before])
+        pulls = turned / (turn + _RELUCTANCE * span**2 * self._mean_size + np.finfo(float).tiny)
+        left = np.maximum(miss - pulls * (2 * turned - pulls * turn), 0)
+        return self._gains[after] * left, pulls
 
 
 @lru_cache(maxsize=4)
 def gaps_of(profile: Profile, num_steps: int) -> Gaps:
-    """Of a model at one number of steps."""
-    sigmas, products = products_at(profile, num_steps)
-    before, last, after = np.ogrid[:num_steps, :num_steps, : num_steps + 1]
-    ways = _Ways(np.asarray(sigmas), products)
-    size, both = products[last, last], products[before, last]
-
-    # Held, the last velocity misses a way; the turn is its difference to the one before over the whole gap.
-    span = ways.levels[after] - ways.levels[last + 1]
-    gone = ways.with_velocity(last, after, last)
-    miss = ways.squared(last, after) - 2 * span * gone + span**2 * size
-    turned = span * (gone - ways.with_velocity(last, after, before) - span * (size - both))
-    turn = span**2 * (size - 2 * both + products[before, before])
-    pulls = turned / (turn + _RELUCTANCE * span**2 * np.diag(products).mean() + np.finfo(float).tiny)
-    left = np.maximum(miss - pulls * (2 * turned - pulls * turn), 0)
-    costs = np.asarray(gains_at(profile, num_steps))[after] ** 2 * left
-    return Gaps(np.where((before <= last) & (last < after), costs, np.inf), pulls)
+    """Those of a model."""
+    return Gaps(profile, num_steps)
 
 
 class _Ways:
@@ -96,30 +136,3 @@ class _Ways:
         """With itself."""
         way, begin = self._way, last + 1
         return np.asarray(way[after, after] - 2 * way[after, begin] + way[begin, begin])
-
-
-def _shortest(costs: np.ndarray, always: frozenset[int]) -> Iterator[tuple[int, ...]]:
-    """The cheapest steps of each number that holds `always`: ways from step to step, each of which costs by where it
-    comes from too."""
-    num_steps = costs.shape[0]
-    last, after = np.ogrid[:num_steps, : num_steps + 1]
-    passed = np.array([sum(step < each for step in always) for each in range(num_steps + 1)])
-    costs = np.where(passed[after] > passed[last + 1], np.inf, costs)
-    best = np.full((num_steps, num_steps), np.inf)  # by the last two that are computed
-    best[0, 0] = 0.0
-    came: list[np.ndarray] = []
-    for _ in range(num_steps):
-        whole = best + costs[:, :, num_steps]
-        if np.isfinite(whole.min()):
-            yield _way_back(came, *np.unravel_index(int(whole.argmin()), whole.shape))
-        onward = best[:, :, None] + costs[:, :, :num_steps]
-        came.append(onward.argmin(axis=0))
-        best = onward.min(axis=0)
-
-
-def _way_back(came: list[np.ndarray], before: np.intp, last: np.intp) -> tuple[int, ...]:
-    way = [int(last)]
-    for each in reversed(came):
-        way.append(int(before))
-        before, last = each[before, last], before
-    return tuple(reversed(way))

@@ -27,8 +27,6 @@ from epe.messages.caching import (
 
 # Few steps are far apart: what a default would skip there would show.
 FEW_STEPS = 8
-# To choose among the plans of more steps would take many seconds.
-MAX_PLANNED = 100
 NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
 _NO_PROFILE = Profile(model="", family="", source="")
 
@@ -199,7 +197,7 @@ def _magcache(asked: MagCache, profile: Profile, num_steps: int, always: frozens
 
 
 def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
-    num_computed = _budget(asked, asked.fresh_steps, "fresh_steps", num_steps, always)
+    num_computed = _budget(asked.fresh_steps, "fresh_steps", num_steps, always)
 
     from epe.cache.meancache import mean_choice
 
@@ -208,20 +206,16 @@ def _meancache(asked: MeanCache, profile: Profile, num_steps: int, always: froze
 
 
 def _freecache(asked: FreeCache, profile: Profile, num_steps: int, always: frozenset[int]) -> Reuse:
-    budget = _budget(asked, asked.fresh_budget, "fresh_budget", num_steps, always)
+    budget = _budget(asked.fresh_budget, "fresh_budget", num_steps, always)
 
-    from epe.cache.freecache import free_choices
+    from epe.cache.freecache import free_choice
 
-    choice = free_choices(profile, num_steps, always)[budget - 1]
+    choice = free_choice(profile, num_steps, always, budget)
     return Reuse(strategy=replace(asked, fresh_budget=budget), computed=choice.computed, pulls=choice.pulls)
 
 
-def _budget(
-    asked: MeanCache | FreeCache, given: int | None, name: str, num_steps: int, always: frozenset[int]
-) -> int:
+def _budget(given: int | None, name: str, num_steps: int, always: frozenset[int]) -> int:
     """How many steps are computed: as many as are `given`, else half of them, or those of `always` if they are more."""
-    if num_steps > MAX_PLANNED:
-        raise Unsupported(f"{name_of(asked)} plans up to {MAX_PLANNED} steps; {num_steps} are too many")
     if given is None:
         return max(len(always), (num_steps + 1) // 2)
     if given < len(always):

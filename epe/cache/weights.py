@@ -23,7 +23,8 @@ Weights = Mapping[int, float]
 def weights(reuse: Reuse, sigmas: tuple[float, ...], step: int) -> Weights:
     """The computed steps of whose velocities that of `step` is the sum, each with its weight. `sigmas` are the noise
     levels before each step and after the last. Raises `ValueError` where nothing was computed before."""
-    anchors = reuse.computed[: bisect_left(reuse.computed, step + 1)]
+    end = bisect_left(reuse.computed, step + 1)
+    anchors = reuse.computed[bisect_left(reuse.computed, reuse.first_used(step)) : end]
     if not anchors:
         raise ValueError(f"step {step} has no computed step before it")
     if anchors[-1] == step:
@@ -36,9 +37,9 @@ def _led_on(reuse: Reuse, sigmas: tuple[float, ...], step: int, anchors: Sequenc
         case TaylorSeer(max_order=order):
             return _taylor(anchors[-order - 1 :], step)
         case MeanCache():
-            return _mean(reuse, sigmas, step, window=reuse.orders[step])
+            return _mean_rows(reuse, sigmas)[step]
         case FreeCache():
-            return _free(reuse, anchors)
+            return _free(anchors, pull=_pull(reuse, anchors[-1]))
         case _:
             return {anchors[-1]: 1.0}
 
@@ -63,21 +64,38 @@ def _gaps(anchors: Sequence[int]) -> list[int]:
     return [later - earlier for earlier, later in pairwise(anchors)]
 
 
-def _mean(reuse: Reuse, sigmas: tuple[float, ...], step: int, *, window: int) -> dict[int, float]:
+@lru_cache(maxsize=16)
+def _mean_rows(reuse: Reuse, sigmas: tuple[float, ...]) -> tuple[dict[int, float], ...]:
+    """MeanCache's weights of every step, one after the other, since each is made of those before it."""
+    rows: list[dict[int, float]] = []
+    for step in range(len(sigmas) - 1):
+        if reuse.computes(step):
+            rows.append({step: 1.0})
+        else:
+            window = min(reuse.orders[step], step - reuse.first_used(step))
+            rows.append(_mean(rows, sigmas, window=window))
+    return tuple(rows)
+
+
+def _mean(rows: Sequence[Weights], sigmas: tuple[float, ...], *, window: int) -> dict[int, float]:
     """The velocity over the next interval, by the last one and half the slope over the last `window` steps, which is
     how far their mean lies from the first of them. Steps that were led on themselves count as steps."""
-    first = max(0, step - window)
+    step = len(rows)
+    first = step - window
     span = sigmas[step] - sigmas[first]
-    past = [weights(reuse, sigmas, each) for each in range(first, step)]
+    past = rows[first:]
     shares = [(sigmas[each + 1] - sigmas[each]) / span for each in range(first, step)]
     mean = _sum(*(_scaled(one, share) for one, share in zip(past, shares, strict=True)))
     lead = -(sigmas[step + 1] - sigmas[step]) / span
     return _sum(past[-1], _scaled(past[0], lead), _scaled(mean, -lead))
 
 
-def _free(reuse: Reuse, anchors: Sequence[int]) -> dict[int, float]:
+def _pull(reuse: Reuse, anchor: int) -> float:
+    return reuse.pulls[bisect_left(reuse.computed, anchor)] if reuse.pulls else 0.0
+
+
+def _free(anchors: Sequence[int], *, pull: float) -> dict[int, float]:
     """The last velocity, and the gap's part of its difference to the one before."""
-    pull = reuse.pulls[len(anchors) - 1] if reuse.pulls else 0.0
     if len(anchors) == 1 or pull == 0:
         return {anchors[-1]: 1.0}
     return {anchors[-2]: -pull, anchors[-1]: 1 + pull}
@@ -106,13 +124,17 @@ def last_uses(reuse: Reuse, sigmas: tuple[float, ...]) -> Weights:
     return MappingProxyType(uses)
 
 
+def even_levels(num_steps: int) -> tuple[float, ...]:
+    """Noise levels with which to ask which steps are used: that does not depend on them."""
+    return tuple(1 - step / num_steps for step in range(num_steps + 1))
+
+
 def num_records(reuse: Reuse, num_steps: int) -> int:
     """The most velocities that are kept at once: with TeaCache the last one, and the latents that it came from, as long
     as a step is to be decided on."""
     if not reuse.is_static:
         return 2 if reuse.is_open(0, num_steps) else 0
-    even = tuple(1 - step / num_steps for step in range(num_steps + 1))
-    uses = last_uses(reuse, even)
+    uses = last_uses(reuse, even_levels(num_steps))
     return max(
         (sum(first <= step < last for first, last in uses.items()) for step in range(num_steps)), default=0
     )

@@ -17,6 +17,7 @@ from epe.config.demo import demo_stage
 from epe.config.limits import problem_with_side
 from epe.config.load import build_stage, load_stage
 from epe.config.outputs import check_plot, check_writable, writing
+from epe.config.sizes import PATH as SIZES
 from epe.config.sizes import parse_flag
 from epe.config.stage import Stage
 from epe.errors import BadSetting
@@ -48,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
     options = BenchOptions(
         sizes=sizes, num_steps=args.steps, num_rounds=args.rounds, against_diffusers=args.against is not None
     )
-    seat = seat_of(meeting_of(place), command="bench")
+    seat = seat_of(meeting_of(place, gpu=stage.gpu, env=os.environ), command="bench")
     rows: list[Row] = []
     for row in bench(stage, options, seat=seat):
         rows.append(row)
@@ -165,9 +166,11 @@ def _stage(path: str | None, *, num_ranks: int) -> Stage:
 
 
 def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
-    """Raises `BadSetting` for a size that the family cannot draw."""
+    """Raises `BadSetting` for a size that the family cannot draw, and where there is none."""
     if text is None:
-        return stage.parallelism.scheduler.warmup_resolutions
+        if not stage.warmup_shapes:
+            raise BadSetting("is empty, so nothing would be timed; name sizes with --sizes", path=SIZES)
+        return tuple(dict.fromkeys((height, width) for height, width, _ in stage.warmup_shapes))
     sizes = tuple((height, width) for height, width in parse_flag(text, path="--sizes"))
     if twice := next((size for size in sizes if sizes.count(size) > 1), None):
         raise BadSetting(f"{twice[0]}x{twice[1]} stands there twice", path="--sizes")

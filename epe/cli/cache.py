@@ -83,7 +83,8 @@ def _fit(args: Namespace, family: Family) -> int:
     from epe.models.catalog import load_adapter
     from epe.models.loading import Loading
     from epe.runtime.fitting import NUM_PROBED, Drawer, fit_profile
-    from epe.runtime.rank import DTYPES, pick_device
+    from epe.runtime.gpus import pick_device
+    from epe.runtime.rank import DTYPES
 
     loading = Loading(device=pick_device(args.device, index=0), dtype=DTYPES[args.dtype])
     adapter = load_adapter(family.name, demo.model_folder(args.model_path), loading)

@@ -12,6 +12,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -26,13 +27,17 @@ from epe.errors import BadInput, EpeError, Gone, StartFailed
 from epe.launch.lifeline import Lifeline
 from epe.launch.parent import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_LEADER_GONE
 from epe.launch.spec import ChildSpec, read_spec
-from epe.runtime.garbage import settle_garbage
+from epe.runtime.garbage import return_freed_memory, settle_garbage
 from epe.runtime.rank import Seat
 from epe.runtime.service import JOIN_TIMEOUT_S, LeaderProcess, keep_beating, run_rank
 from epe.server.app import make_app, serve
 from epe.server.settings import HttpSettings, http_settings, is_loopback
-from epe.telemetry.log import configure, get_logger
+from epe.telemetry.log import configure, get_logger, make_scribe
+from epe.telemetry.scribe import Scribe
 from epe.transport.store import host_store, join_store, split_store
+
+# How long an end waits for whoever reads the error stream.
+LAST_WORDS_S = 1.0
 
 log = get_logger("child")
 
@@ -41,24 +46,29 @@ def main() -> None:
     """Take the place that the parent gave; ends the process."""
     spec = read_spec(os.environ)
     lifeline = _hold(spec)
-    configure(level=spec.log_level, node="leader" if spec.rank is None else f"r{spec.rank}")
-    uvloop.run(_to_the_end(spec, _lead(spec, lifeline) if spec.role == "leader" else _draw(spec, lifeline)))
+    node = "leader" if spec.rank is None else f"r{spec.rank}"
+    scribe = make_scribe(node)
+    configure(level=spec.log_level, node=node, stream=scribe)
+    work = _lead(spec, lifeline) if spec.role == "leader" else _draw(spec, lifeline)
+    uvloop.run(_to_the_end(spec, work, scribe))
 
 
-async def _to_the_end(spec: ChildSpec, work: Coroutine[Any, Any, int]) -> NoReturn:
+async def _to_the_end(spec: ChildSpec, work: Coroutine[Any, Any, int], scribe: Scribe) -> NoReturn:
     """Ends the process from within the loop: whoever closes a loop waits for its threads, and one that loads a model,
     or waits for the world to form, may take minutes. Nothing of theirs is wanted."""
     try:
         code = await work
     except EpeError as error:
         # Whoever is `Gone` at the start is the leader: a rank meets nobody else before it works.
-        print(f"epe: {spec.name}: {error}", file=sys.stderr)
+        scribe.write(f"epe: {spec.name}: {error}\n")
         code = 2 if isinstance(error, BadInput) else EXIT_LEADER_GONE if isinstance(error, Gone) else 1
     except Exception:  # the border of the process: a defect of ours
-        traceback.print_exc()
+        scribe.write(traceback.format_exc())
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    scribe.drain(within_s=LAST_WORDS_S)
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -73,6 +83,7 @@ def _hold(spec: ChildSpec) -> Lifeline | None:
 async def _lead(spec: ChildSpec, lifeline: Lifeline | None) -> int:
     """The leader: forms the world, serves, and drains when it is told to end."""
     asked = _hear_sigterm()
+    return_freed_memory()
     stage = load_stage(spec.stage_path)
     for note in stage.unused:
         log.warning("setting.unused", note=note)

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
     if place.rank == 0 and (warning := unknown_words_warning(options.model_path, options.request.prompt)):
         print(f"epe: {warning}", file=sys.stderr)
-    elapsed_s = run_generate(options, meeting_of(place))
+    elapsed_s = run_generate(options, meeting_of(place, gpu=range(place.world_size), env=os.environ))
     if elapsed_s is not None:
         print(f"elapsed_s={elapsed_s:.3f}")
         print(options.output)

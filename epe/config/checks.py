@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from epe.cache import NAMES, Unsupported, resolve, sizes_of
-from epe.config import limits
+from epe.config import limits, sizes
 from epe.config.convert import value_at
 from epe.config.degrees import check_degree, check_width
 from epe.config.faults import check_faults
@@ -45,6 +45,7 @@ WITHOUT_EFFECT = {
 
 def check_stage(stage: Stage) -> None:
     """Raises `BadSetting` for the first thing that does not fit together."""
+    _check_named_once(stage)
     _check_gpus(stage)
     for path, is_asked, message in NOT_YET:
         if is_asked(stage):
@@ -89,10 +90,23 @@ def _check_cache(stage: Stage) -> None:
         raise BadSetting(str(error), path="cache.default") from None
 
 
+def _check_named_once(stage: Stage) -> None:
+    """Who names a thing twice meant another one; and a rank cannot be two, nor a size cost twice."""
+    lists: dict[str, Sequence[object]] = {
+        "gpu": stage.gpu,
+        sizes.PATH: [
+            f"{height}x{width}" + f"x{num}" * (num > 1) for height, width, num in stage.warmup_shapes
+        ],
+        "cache.allowed": stage.cache.allowed,
+        "service.model_aliases": stage.service.model_aliases,
+        "service.cors_origins": stage.service.cors_origins,
+    }
+    for path, entries in lists.items():
+        for twice in (entry for entry in entries if entries.count(entry) > 1):
+            raise BadSetting(f"{twice} stands there twice; name it once", path=path)
+
+
 def _check_gpus(stage: Stage) -> None:
-    if len(set(stage.gpu)) != len(stage.gpu):
-        twice = next(index for index in stage.gpu if stage.gpu.count(index) > 1)
-        raise BadSetting(f"{twice} stands there twice; each entry is one rank's device", path="gpu")
     if len(stage.gpu) > MAX_RANKS:
         raise BadSetting(f"{len(stage.gpu)} entries are more than {MAX_RANKS}", path="gpu")
 
@@ -198,9 +212,10 @@ def _check_requests(stage: Stage) -> None:
         "parallelism.scheduler.warmup_steps": _too_many_steps(stage),
         "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
     }
-    for index, size in enumerate(stage.parallelism.scheduler.warmup_resolutions):
+    for index, (*sides, num_frames) in enumerate(stage.warmup_shapes):
         path = f"parallelism.scheduler.warmup_resolutions[{index}]"
-        found[path] = next(filter(None, (limits.problem_with_side(family, side) for side in size)), None)
+        problems = (limits.problem_with_side(family, side) for side in sides)
+        found[path] = next(filter(None, problems), None) or limits.problem_with_frames(family, num_frames)
     for path, problem in found.items():
         if problem is not None:
             raise BadSetting(problem, path=path)

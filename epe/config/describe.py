@@ -23,7 +23,7 @@ def describe(stage: Stage) -> str:
             _drop(tree, f"parallelism.model.{key}")
     sizes = stage.parallelism.scheduler.warmup_resolutions
     scheduler = section(tree, "parallelism.scheduler")
-    scheduler["warmup_resolutions"] = [f"{height}x{width}" for height, width in sizes]
+    scheduler["warmup_resolutions"] = ["x".join(map(str, size)) for size in sizes]
     comments = (f"# without effect: {note}\n" for note in stage.unused)
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100) + "".join(comments)
 

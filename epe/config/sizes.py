@@ -1,4 +1,5 @@
-"""Picture sizes in the stage file: 512, "768x1344" (height x width) or [768, 1344]."""
+"""Sizes in the stage file: 512, "768x1344" (height x width) or [768, 1344], with frames "480x832x17" or
+[480, 832, 17]."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ PATH = "parallelism.scheduler.warmup_resolutions"
 
 
 def resolve_sizes(tree: Tree) -> None:
-    """Bring each warm-up resolution to [height, width], in place."""
+    """Bring each warm-up resolution to [height, width] or [height, width, frames], in place."""
     scheduler = section(tree, "parallelism.scheduler")
     given = scheduler.get("warmup_resolutions")
     if isinstance(given, list):
         scheduler["warmup_resolutions"] = [
-            parse_size(value, path=f"{PATH}[{index}]") for index, value in enumerate(given)
+            parse_shape(value, path=f"{PATH}[{index}]") for index, value in enumerate(given)
         ]
 
 
@@ -26,6 +27,16 @@ def parse_flag(text: str, *, path: str) -> list[list[int]]:
         parse_size(int(each) if re.fullmatch(r"\d{1,9}", each) else each, path=path)
         for each in map(str.strip, text.split(","))
     ]
+
+
+def parse_shape(value: object, *, path: str) -> list[int]:
+    """[height, width, frames], or a size; raises `BadSetting` at `path`."""
+    match value:
+        case str() if found := re.fullmatch(r"(\d{1,9})[xX](\d{1,9})[xX](\d{1,9})", value.replace(" ", "")):
+            return [int(each) for each in found.groups()]
+        case [int() as height, int() as width, int() as num_frames]:
+            return [height, width, num_frames]
+    return parse_size(value, path=path)
 
 
 def parse_size(value: object, *, path: str) -> list[int]:

@@ -57,7 +57,8 @@ class Vae(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the planner goes by. `warmup_resolutions` are (height, width) in pixels."""
+    """What the planner goes by. `warmup_resolutions` are (height, width) in pixels, and the frames of a video where
+    they are not those of `factory_args`."""
 
     policy: str = "elastic"
     allowed_lane_widths: Annotated[tuple[Positive, ...], Meta(min_length=1)]
@@ -75,7 +76,7 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_pending_requests: Positive = 256
     max_batch: Annotated[int, Meta(ge=1, le=64)] = 1
     admission: Literal["accept", "refuse"] = "accept"
-    warmup_resolutions: tuple[tuple[Positive, Positive], ...]
+    warmup_resolutions: tuple[Annotated[tuple[Positive, ...], Meta(min_length=2, max_length=3)], ...]
     warmup_steps: Annotated[int, Meta(ge=3)] = 5
     online_calibration: bool = True
     cost_file: Annotated[str, Meta(min_length=1)] = "auto"
@@ -166,12 +167,14 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """FlexCache: the strategy of requests that name none, those that they may name, the least part of the steps that is
-    computed in any case, and the most that is kept of one request (2**20 bytes)."""
+    computed in any case, and the most that is kept of one request (2**20 bytes). On a move that is exported, or, where
+    to compute one more step is `cheaper`, let go, which changes the picture."""
 
     default: ActiveStrategy | None = None
     allowed: tuple[StrategyName, ...] = ("magcache", "meancache", "teacache", "taylorseer", "freecache")
     least_computed: Annotated[float, Meta(ge=0, le=1)] = 0.0
     memory_mib: Mebibytes = 256
+    on_move: Literal["export", "cheaper"] = "export"
 
 
 class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,6 +210,13 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def world_size(self) -> int:
         """Ranks of this stage."""
         return len(self.gpu)
+
+    @property
+    def warmup_shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """(height, width, frames) of all that is measured at the start."""
+        usual = self.factory_args.num_frames
+        sizes = self.parallelism.scheduler.warmup_resolutions
+        return tuple((size[0], size[1], size[2] if len(size) == 3 else usual) for size in sizes)
 
     @property
     def decode_widths(self) -> tuple[int, ...]:

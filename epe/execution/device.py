@@ -22,6 +22,7 @@ from epe.execution.states import States
 from epe.graphs import Graphs
 from epe.messages import Decoded, DeviceUse, Lane, Lease, LeaseDone, LeaseFailed, Stage
 from epe.models.contract import Adapter, State
+from epe.models.reusing import without_kept
 from epe.transport.link import Parcel
 
 _Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
@@ -70,15 +71,16 @@ class ThreadDevice:
         self._orders.put((lease, incoming, ending))
         return ending
 
-    def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
+    def export(self, request_id: str, step: int, *, bare: bool = False) -> asyncio.Future[Parcel]:
         """Copies to host memory beside the steps: neither the loop nor they wait."""
-        return asyncio.ensure_future(self._export(request_id, step))
+        return asyncio.ensure_future(self._export(request_id, step, bare=bare))
 
-    async def _export(self, request_id: str, step: int) -> Parcel:
+    async def _export(self, request_id: str, step: int, *, bare: bool) -> Parcel:
         begin_s = time.perf_counter()
         state = await asyncio.wrap_future(self.states.when_at(request_id, step))
         waited_s = time.perf_counter() - begin_s
-        header, tensors = await self._copying.run(partial(self.adapter.export_state, state))
+        leaving = without_kept(state) if bare else state
+        header, tensors = await self._copying.run(partial(self.adapter.export_state, leaving))
         return Parcel(msgspec.structs.replace(header, waited_s=waited_s), tensors)
 
     def pack(self, state: State, *, whole: bool) -> asyncio.Future[Parcel]:
@@ -175,6 +177,7 @@ class ThreadDevice:
             peak_bytes=self._peak_bytes(),
             num_computed=work.num_computed,
             kept_bytes=work.kept_bytes,
+            is_cold=self._graphs is not None and self._graphs.has_seen,
             use=self._use(),
         )
         if self.rank != lease.lane.head:

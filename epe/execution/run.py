@@ -77,7 +77,9 @@ def run_lease(
             states.put(state)
             return [Work(0, time.perf_counter() - begin_s)]
         case Stage.DENOISE:
-            before = [states.take(each.request.id, each.first_step) for each in batch]
+            held = [states.take(each.request.id, each.first_step) for each in batch]
+            # The plan of a request may have changed since a rank that held its state has seen it.
+            before = [replace(state, request=each.request) for state, each in zip(held, batch, strict=True)]
             exchange = lanes.exchange(lease.lane, seq=lease.seq)
             current, kept = before, [0] * len(batch)
             for current in denoised(lease, before, exchange, adapter=adapter):

@@ -151,6 +151,11 @@ class Graphs:
             )
         return output
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether passes have run as they are since the last gap that may be captured, now or when they come again."""
+        return bool(self._seen)
+
     def capture_seen(self, *, goes_on: bool) -> None:
         """Capture what has run as it is since the last gap, if its shape came again or is about to: its request
         `goes_on`. Whatever goes wrong is a reason not to."""

@@ -73,6 +73,8 @@ class OpenJob:
             for request in self.job.requests:
                 state = states.get(request.id) if states else None
                 step = state.message.header.step if state else None
+                if state and state.message.header.reuse is not None:
+                    request = replace(request, reuse=state.message.header.reuse)
                 again = None if age_s is None else Again(age_s=age_s, step=step)
                 self._handles.append(
                     await engine.submit(request, watcher=self._watch, again=again, state=state)

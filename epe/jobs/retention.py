@@ -27,7 +27,8 @@ async def make_room(store: JobStore, limits: Limits, *, now_s: float) -> None:
     somebody is about to fetch it."""
     try:
         while (oldest := await store.oldest_ended()) is not None:
-            is_old = now_s - (oldest.ended_at_s or 0.0) > limits.max_age_s
+            # An end as far in the future is of a clock that was wrong, and would keep all that ended later for ever.
+            is_old = abs(now_s - (oldest.ended_at_s or 0.0)) > limits.max_age_s
             if not is_old and (store.num_bytes <= limits.max_bytes or store.num_ended == 1):
                 return
             await store.remove(oldest)

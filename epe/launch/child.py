@@ -118,6 +118,13 @@ class Child:
         since_s = self._ran_s if self._heard_s is None else self._heard_s
         return 0.0 if self.has_ended else time.monotonic() - since_s
 
+    def excuse(self, slept_s: float) -> None:
+        """Nobody listened for so long, and it may not have run either: what it did not say then does not count."""
+        now_s = time.monotonic()
+        self._ran_s = min(now_s, self._ran_s + slept_s)
+        if self._heard_s is not None:
+            self._heard_s = min(now_s, self._heard_s + slept_s)
+
     @property
     def is_stopped(self) -> bool:
         """Whether a signal has stopped it (Linux tells)."""

@@ -21,6 +21,7 @@ class Placement(Struct, frozen=True, kw_only=True):
     """This process among those that the launcher started; `none` means that there is no launcher.
 
     `agent_hosts_store`: the launcher keeps a store at `master_addr:master_port` that outlives the ranks.
+    `local_world_size`: how many of them are on this host, None where the launcher does not say it.
     `attempt` counts the launcher's restarts: keys of an earlier attempt may still be in its store.
     """
 
@@ -28,11 +29,16 @@ class Placement(Struct, frozen=True, kw_only=True):
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    local_world_size: int | None = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 0
     agent_hosts_store: bool = False
-    single_host: bool = True
     attempt: int = 0
+
+    @property
+    def single_host(self) -> bool:
+        """Whether all of them are known to be on this host."""
+        return self.local_world_size == self.world_size
 
 
 def read_placement(env: Mapping[str, str]) -> Placement:
@@ -51,10 +57,10 @@ def read_placement(env: Mapping[str, str]) -> Placement:
         rank=rank,
         local_rank=_local_rank(env, rank=rank, world_size=world_size, by_slurm=names["RANK"] != "RANK"),
         world_size=world_size,
+        local_world_size=_local_world_size(env, world_size=world_size),
         master_addr=_address(env),
         master_port=_whole(env, "MASTER_PORT", least=1, most=65535),
         agent_hosts_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        single_host=_is_single_host(env, world_size=world_size),
         attempt=_whole(env, "TORCHELASTIC_RESTART_COUNT") if "TORCHELASTIC_RESTART_COUNT" in env else 0,
     )
 
@@ -83,10 +89,11 @@ def _local_rank(env: Mapping[str, str], *, rank: int, world_size: int, by_slurm:
     return rank
 
 
-def _is_single_host(env: Mapping[str, str], *, world_size: int) -> bool:
+def _local_world_size(env: Mapping[str, str], *, world_size: int) -> int | None:
     if "LOCAL_WORLD_SIZE" in env:
-        return _whole(env, "LOCAL_WORLD_SIZE", least=1) == world_size
-    return env.get("SLURM_NNODES") == "1" or is_loopback(env["MASTER_ADDR"])
+        return _whole(env, "LOCAL_WORLD_SIZE", least=1)
+    on_one_host = env.get("SLURM_NNODES") == "1" or is_loopback(env["MASTER_ADDR"])
+    return world_size if on_one_host else None
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,8 +38,8 @@ SAME_CTRL_C_S = 0.5
 class Parent:
     """Owns its children; `await run()` returns the exit code when none of them lives.
 
-    `let_go` is called when nobody will need the sockets of the service any more: a port that the leader closes must
-    be closed, or clients would wait at a deaf one.
+    `say` tells the user one sentence. `let_go` is called when nobody will need the sockets of the service any more: a
+    port that the leader closes must be closed, or clients would wait at a deaf one.
     """
 
     def __init__(
@@ -48,8 +47,8 @@ class Parent:
         *,
         limits: Limits,
         start: Callable[[ChildSpec], Awaitable[Child]],
+        say: Callable[[str], None],
         let_go: Callable[[], None] = lambda: None,
-        say: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits
         self._start = start
@@ -57,7 +56,7 @@ class Parent:
         self._revivals = Revivals()
         self._reviving: set[asyncio.Task[Child | None]] = set()
         self._succession = Succession((), self._revivals)
-        self._say = say or _say_on_stderr
+        self._say = say
         self._children: list[Child] = []
         self._asked_at_s: float | None = None
         self._asked = asyncio.Event()
@@ -205,10 +204,15 @@ class Parent:
         return self._asked_at_s is not None if leader is None else leader.has_ended
 
     async def _look_after_ranks(self) -> None:
-        """Kill children that hang: then they are lost, and started again."""
+        """Kill children that hang: then they are lost, and started again. A machine or container that was paused has
+        paused them all."""
+        loop = asyncio.get_running_loop()
         while True:
+            due_s = loop.time() + self._limits.look_s
             await asyncio.sleep(self._limits.look_s)
+            slept_s = max(0.0, loop.time() - due_s)
             for child in self._living():
+                child.excuse(slept_s)
                 if why := why_it_hangs(child, self._limits):
                     self._say(f"{child.name} {why}; killing it")
                     child.kill()
@@ -312,7 +316,3 @@ def _is_lost(child: Child) -> bool:
     comes_back = child.spec.life > 0
     final = (EXIT_DONE, EXIT_LEADER_GONE) if comes_back else (EXIT_DONE, EXIT_LEADER_GONE, EXIT_BAD_INPUT)
     return child.spec.role == "rank" and (child.has_joined or comes_back) and child.returncode not in final
-
-
-def _say_on_stderr(sentence: str) -> None:
-    print(f"epe: {sentence}", file=sys.stderr, flush=True)

@@ -26,8 +26,11 @@ from epe.launch.sockets import listen_for_http, listen_for_store
 from epe.launch.spec import ChildSpec, LogLevel
 from epe.launch.topology import Meeting, ServeSettings, check_world, child_environment, plan_children
 from epe.launch.trampoline import die_with_parent
+from epe.telemetry.scribe import Scribe
 from epe.telemetry.trace_file import append_trace, claim_trace
 
+# How long the end waits for whoever reads the error stream.
+LAST_WORDS_S = 1.0
 CHILD_COMMAND = (sys.executable, "-m", "epe.cli.child")
 
 
@@ -142,7 +145,16 @@ async def _live(
     async def start(spec: ChildSpec) -> Child:
         return await Child.start(spec, command=command, env=env)
 
-    parent = Parent(limits=limits, start=start, let_go=sockets.close)
+    # A parent that waited for whoever reads what it says could not look after its children.
+    scribe = Scribe(
+        sys.stderr.fileno(), tell_lost=lambda num_lost: f"epe: {num_lost} lines could not be written"
+    )
+    parent = Parent(
+        limits=limits,
+        start=start,
+        let_go=sockets.close,
+        say=lambda sentence: scribe.write(f"epe: {sentence}\n"),
+    )
     with parent.hearing_signals():
         try:
             for spec in specs:
@@ -150,6 +162,7 @@ async def _live(
             return await parent.run()
         finally:
             await parent.kill_all()
+            scribe.drain(within_s=LAST_WORDS_S)
 
 
 def _open(settings: ServeSettings, placement: Placement, *, sockets: ExitStack) -> Meeting:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from epe.errors import BadSetting
 from epe.launch.environment import Placement
+from epe.launch.gpus import device_of
 from epe.launch.spec import ChildSpec, LogLevel
 
 # Facts of the launcher that are the parent's alone: torch reads them behind our back.
@@ -80,7 +81,9 @@ def plan_children(
         attempt=placement.attempt,
         log_level=settings.log_level,
     )
-    ranks = tuple(_rank(common, rank=rank, device=_device(settings, rank, placement, env)) for rank in mine)
+    ranks = tuple(
+        _rank(common, rank=rank, device=device_of(settings.gpu, placement, env, rank=rank)) for rank in mine
+    )
     leader = replace(
         _leader(common, meeting), trace_path=settings.trace_path, timeline_path=settings.timeline_path
     )
@@ -94,15 +97,6 @@ def _leader(common: ChildSpec, meeting: Meeting) -> ChildSpec:
 
 def _rank(common: ChildSpec, *, rank: int, device: int) -> ChildSpec:
     return replace(common, role="rank", rank=rank, device_index=device)
-
-
-def _device(settings: ServeSettings, rank: int, placement: Placement, env: Mapping[str, str]) -> int:
-    """The rank's entry of `gpu`; 0 where the launcher has narrowed this process to a device of its own."""
-    visible = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    is_narrowed = (
-        placement.launcher != "none" and settings.world_size > 1 and len(visible) == 1 and visible[0] != ""
-    )
-    return 0 if is_narrowed else settings.gpu[rank]
 
 
 def child_environment(

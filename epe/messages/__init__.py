@@ -1,6 +1,7 @@
 """The only vocabulary that crosses actors; every message is a frozen, tagged struct."""
 
 from epe.messages.caching import (
+    KEPT,
     ActiveStrategy,
     FreeCache,
     MagCache,
@@ -107,6 +108,7 @@ WireMessage = (
 )
 
 __all__ = [
+    "KEPT",
     "Abandon",
     "Accepted",
     "Account",

@@ -18,6 +18,8 @@ Coefficient = Annotated[float, Meta(ge=-1e12, le=1e12)]
 # A lease holds as many steps as the least common multiple of two of them, in which nothing can take its ranks.
 Interval = Annotated[int, Meta(ge=1, le=4)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+# With which the names of tensors begin that a state has because of FlexCache alone.
+KEPT = "kept_"
 
 
 class _Strategy(Struct, frozen=True, kw_only=True, tag_field="strategy", forbid_unknown_fields=True):
@@ -102,6 +104,9 @@ class Reuse(Struct, frozen=True, kw_only=True):
     PAB computes something of every step, and uses what lies within a lease: one may begin only at its `joints`, where
     attention of every kind is computed (none: at every step), `kinds` are those that the model has, and
     `attention_bytes` are the most that the ranks of a lane keep of them together (0: nobody knows).
+
+    Before each step of `refreshed` what was kept was let go, as was cheaper than to move it: no velocity from before is
+    used from there on.
     """
 
     strategy: ActiveStrategy
@@ -111,6 +116,7 @@ class Reuse(Struct, frozen=True, kw_only=True):
     joints: tuple[int, ...] = ()
     kinds: tuple[AttentionKind, ...] = ()
     attention_bytes: int = 0
+    refreshed: tuple[int, ...] = ()
 
     @property
     def is_static(self) -> bool:
@@ -131,6 +137,11 @@ class Reuse(Struct, frozen=True, kw_only=True):
         """Whether a step is computed in any case."""
         place = bisect_left(self.computed, step)
         return place < len(self.computed) and self.computed[place] == step
+
+    def first_used(self, step: int) -> int:
+        """The first step whose velocity `step` may use."""
+        place = bisect_left(self.refreshed, step + 1)
+        return self.refreshed[place - 1] if place else 0
 
     def is_open(self, first_step: int, num_steps: int) -> bool:
         """Whether some step from `first_step` on is yet to be decided on."""

@@ -106,6 +106,12 @@ class Lease(Struct, frozen=True, kw_only=True, tag=True):
             return 1
         return self.request.num_computed(self.first_step, self.first_step + self.num_steps)
 
+    @property
+    def leaves_kept(self) -> bool:
+        """Whether what FlexCache keeps of its request does not travel with the state: it is let go here."""
+        reuse = self.request.reuse
+        return reuse is not None and self.first_step in reuse.refreshed
+
     def transfer_to(self, rank: int) -> Transfer | None:
         """How `rank` gets the state, or None if it holds it already."""
         return next((t for t in self.transfers if t.rank == rank), None)
@@ -124,10 +130,12 @@ class Drop(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag=True):
-    """Ask of a rank to another one or to the checkpoints: the canonical state of a request at the start of `step`."""
+    """Ask of a rank to another one or to the checkpoints: the canonical state of a request at the start of `step`; if
+    `bare`, without what FlexCache keeps."""
 
     request_id: str
     step: int
+    bare: bool = False
 
 
 class Stop(Struct, frozen=True, kw_only=True, tag=True):

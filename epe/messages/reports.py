@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from epe.messages.caching import Reuse
 from epe.messages.leases import Stage
 from epe.messages.requests import OutputFormat
 
@@ -85,7 +86,8 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     device thread before it, `fetch_s` the part of it spent waiting for state from another rank. `move_s` is what it
     took to bring the state here (0: it was here), without the wait for its step; `peak_bytes` the most memory in
     use meanwhile (0: not measured). Of its steps `num_computed` were computed (None: all); for others `kept_bytes`
-    were kept at most. `use` is what it left the device with (None: nobody knows).
+    were kept at most. `is_cold` where passes ran as they are that will be captured: the next ones take less. `use`
+    is what it left the device with (None: nobody knows).
     """
 
     seq: int
@@ -99,6 +101,7 @@ class LeaseDone(Struct, frozen=True, kw_only=True, tag=True):
     peak_bytes: int = 0
     num_computed: int | None = None
     kept_bytes: int = 0
+    is_cold: bool = False
     use: DeviceUse | None = None
 
 
@@ -119,7 +122,8 @@ class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
     """Names the tensors of a state that leaves its rank, in the order in which they travel, and its plain fields.
 
     Whoever asked had to wait `waited_s` until the holder was at the step. `unchanged` names those that the receiver
-    has from the checkpoint before, so that they do not travel again.
+    has from the checkpoint before, so that they do not travel again. `reuse` is the plan that it follows, which
+    need not be any more the one with which its request was taken.
     """
 
     request_id: str
@@ -128,6 +132,7 @@ class StateHeader(Struct, frozen=True, kw_only=True, tag=True):
     scalars: dict[str, float] = {}
     waited_s: float = 0.0
     unchanged: tuple[str, ...] = ()
+    reuse: Reuse | None = None
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, tag=True):

@@ -133,12 +133,14 @@ class LaneVisit(Struct, frozen=True, kw_only=True):
 
 class CacheAccount(Struct, frozen=True, kw_only=True):
     """What FlexCache did for a request: the model computed `computed_steps` (misses), `reused_steps` were made of what
-    was kept (hits; PAB's are those that took some attention from it), which was `kept_bytes` on a rank at most."""
+    was kept (hits; PAB's are those that took some attention from it), which was `kept_bytes` on a rank at most. Before
+    each of the steps in `refreshed` it was let go on a move, for which one more step was computed."""
 
     settings: ActiveStrategy
     computed_steps: int
     reused_steps: int
     kept_bytes: int
+    refreshed: tuple[int, ...] = ()
 
 
 class Account(Struct, frozen=True, kw_only=True, tag=True):

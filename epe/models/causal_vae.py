@@ -24,7 +24,9 @@ def decode_frames(
     writers: Writers | None = None,
 ) -> torch.Tensor | None:
     """(1, 3, frames, height, width), about -1 to 1, of latents (1, channels, frames, height, width); on all
-    but the first rank of a lane None."""
+    but the first rank of a lane None. With `graphs` a picture is captured; a video is not, since a graph would have to
+    copy the frames that are remembered."""
+    graphs = graphs if latents.shape[2] == 1 else None
     latents = latents.to(vae.dtype)
     shape = (1, vae.config.z_dim, 1, 1, 1)
     mean = torch.tensor(vae.config.latents_mean).view(shape).to(latents.device, latents.dtype)

@@ -16,7 +16,13 @@ class Movable:
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
         """The state as named tensors in host memory, and its plain fields."""
         names = tuple(state.tensors)
-        header = StateHeader(request_id=state.request.id, step=state.step, names=names, scalars=state.scalars)
+        header = StateHeader(
+            request_id=state.request.id,
+            step=state.step,
+            names=names,
+            scalars=state.scalars,
+            reuse=state.request.reuse,
+        )
         return header, _in_host_memory(tuple(state.tensors[name] for name in names))
 
     def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:

@@ -14,13 +14,12 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from epe.cache import last_uses, reused_kinds, weights
-from epe.messages import ActiveStrategy, Pab, Request, Reuse, Split, TeaCache
+from epe.messages import KEPT, ActiveStrategy, Pab, Request, Reuse, Split, TeaCache
 from epe.models.contract import LATENTS, State
 from epe.parallel import Broadcast, SequenceSharding
 from epe.transport.exchange import Exchange
 
-_KEPT = "kept_"
-_LAST_VELOCITY, _LAST_LATENTS = f"{_KEPT}velocity", f"{_KEPT}latents"
+_LAST_VELOCITY, _LAST_LATENTS = f"{KEPT}velocity", f"{KEPT}latents"
 # What has summed up since the last computed step, how many steps were skipped since, and how many were computed:
 # TeaCache alone counts.
 _CHANGE, _NUM_SKIPPED, _NUM_COMPUTED = "kept_change", "kept_num_skipped", "kept_num_computed"
@@ -72,7 +71,7 @@ def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, sp
         velocity = next(made) if is_fresh else _led_on(denoiser, state)
         done = denoiser.advanced(state, velocity)
         kept = _kept(denoiser, state, velocity, is_fresh=is_fresh)
-        own = {name: tensor for name, tensor in done.tensors.items() if not name.startswith(_KEPT)}
+        own = {name: tensor for name, tensor in done.tensors.items() if not name.startswith(KEPT)}
         counts = _counts(state, 0.0 if is_fresh else change, is_fresh=is_fresh)
         after.append(State(done.request, done.step, {**own, **kept}, {**done.scalars, **counts}))
     return after
@@ -192,7 +191,7 @@ def _counts(state: State, change: float, *, is_fresh: bool) -> dict[str, float]:
 
 
 def _record(step: int) -> str:
-    return f"{_KEPT}velocity_{step}"
+    return f"{KEPT}velocity_{step}"
 
 
 def _reuse_of(state: State) -> Reuse:
@@ -210,7 +209,13 @@ def num_computed(before: State, after: State) -> int:
     return int(after.scalars[_NUM_COMPUTED] - before.scalars.get(_NUM_COMPUTED, 0))
 
 
+def without_kept(state: State) -> State:
+    """What goes on where all that is kept is let go."""
+    tensors = {name: tensor for name, tensor in state.tensors.items() if not name.startswith(KEPT)}
+    return replace(state, tensors=tensors)
+
+
 def kept_bytes(state: State) -> int:
     """What FlexCache keeps of a request on this rank."""
-    kept = sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith(_KEPT))
+    kept = sum(tensor.nbytes for name, tensor in state.tensors.items() if name.startswith(KEPT))
     return kept + (state.lent.nbytes if state.lent else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from epe.models.contract import State
+
+Schedule = TypeVar("Schedule", FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler)
 
 
 def linear_schedule(
@@ -20,8 +23,8 @@ def linear_schedule(
     scheduler = type(template).from_config(template.config)
     own_sigmas = scheduler.config.get("use_flow_sigmas", False)
     sigmas = None if own_sigmas else np.linspace(1.0, 1 / num_steps, num_steps)
-    scheduler.set_timesteps(num_steps if own_sigmas else None, sigmas=sigmas, mu=mu, device=device)
-    return scheduler
+    scheduler.set_timesteps(num_steps if own_sigmas else None, sigmas=sigmas, mu=mu)
+    return sent(scheduler, device)
 
 
 def dynamic_schedule(
@@ -45,9 +48,18 @@ def dynamic_schedule(
     return linear_schedule(template, num_steps=num_steps, mu=mu, device=device)
 
 
+def sent(schedule: Schedule, device: torch.device) -> Schedule:
+    """A schedule that was made on the host, with its numbers on the device, where each step reads them. The host knows
+    its noise levels on: to ask the device for them it would have to wait for all earlier work."""
+    schedule.levels = tuple(schedule.sigmas.tolist())
+    schedule.sigmas, schedule.timesteps = schedule.sigmas.to(device), schedule.timesteps.to(device)
+    return schedule
+
+
 def sigmas_of(schedule: FlowMatchEulerDiscreteScheduler | UniPCMultistepScheduler) -> tuple[float, ...]:
-    """The noise levels before each step and after the last."""
-    return tuple(schedule.sigmas.tolist())
+    """The noise levels before each step and after the last, of one that was `sent`."""
+    levels: tuple[float, ...] = schedule.levels
+    return levels
 
 
 def at_step(schedule: FlowMatchEulerDiscreteScheduler, state: State) -> FlowMatchEulerDiscreteScheduler:

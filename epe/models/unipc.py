@@ -14,6 +14,7 @@ from diffusers import UniPCMultistepScheduler
 from torch.overrides import TorchFunctionMode
 
 from epe.models.contract import State
+from epe.models.schedule import sent
 
 _LAST_SAMPLE = "last_sample"
 _COUNTERS = ("lower_order_nums", "this_order")
@@ -26,10 +27,9 @@ def make_schedule(
     `flow_shift` it has that of `scheduler`."""
     changes = {} if flow_shift is None else {"flow_shift": flow_shift}
     schedule = type(scheduler).from_config(scheduler.config, **changes)
-    schedule.set_timesteps(num_steps, device=device)
-    # Diffusers keeps them on the host, and each step sends its own to the device, for which the host waits.
-    schedule.sigmas = schedule.sigmas.to(device)
-    return schedule
+    schedule.set_timesteps(num_steps)
+    # Diffusers keeps the sigmas on the host, and each step sends its own to the device, for which the host waits.
+    return sent(schedule, device)
 
 
 class Unchecked(TorchFunctionMode):

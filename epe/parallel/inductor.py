@@ -33,7 +33,7 @@ def compiled(function: Callable[..., T], *, backend: str, by_timing: bool = Fals
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
-        _allow_forms()
+        allow_forms(MAX_FORMS)
         try:
             return inner(*args, **kwargs)
         except torch._dynamo.exc.BackendCompilerFailed as error:
@@ -51,12 +51,12 @@ def _without_a_compiler(error: Exception) -> str:
     )
 
 
-def _allow_forms() -> None:
-    """In this thread: torch keeps its settings for each."""
+def allow_forms(most: int) -> None:
+    """Let torch compile a piece of code in so many forms, in this thread: torch keeps its settings for each."""
     limits = torch._dynamo.config
-    if limits.recompile_limit < MAX_FORMS:
-        limits.recompile_limit = MAX_FORMS
-        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 16 * MAX_FORMS)
+    if limits.recompile_limit < most:
+        limits.recompile_limit = most
+        limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 16 * most)
 
 
 def compile_rows(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

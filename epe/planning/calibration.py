@@ -21,6 +21,8 @@ from epe.planning.costs import CostTable, Workload
 from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View, widest_within
 from epe.planning.work import cost_key
 
+# Height, width and frames.
+Shape = tuple[int, int, int]
 # Lanes of a request by step; the last one goes on to its end.
 Path = tuple[tuple[int, ...], ...]
 
@@ -50,72 +52,71 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What is measured: each size (height, width in pixels) on each lane width that it may have.
+    """What is measured: each of `shapes` (pixels of height and width, and frames) on each lane width that it may have.
 
-    Videos are measured with `num_frames` frames. `guidance_scale` is that of requests which name none (None: the
+    `guidance_scale` is that of requests which name none (None: the
     family's), so that what is usual is measured: a step with guidance is another task than one without. Decodes
     are measured at `decode_widths`, and steps as batches of `batches` requests too.
     """
 
     family: Family
-    sizes: tuple[tuple[int, int], ...]
+    shapes: tuple[Shape, ...]
     widths: tuple[int, ...]
     world: int
     num_steps: int
-    num_frames: int = 1
     guidance_scale: float | None = None
     decode_widths: tuple[int, ...] = (1,)
     batches: tuple[int, ...] = ()
     usual_steps: int = 20
 
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
-        """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
+        """A round for each shape and width that `costs` do not know, small pictures first, then one for moves.
 
         With `use_kernels` each is drawn in a few steps before: no figure shall have in it, and no client wait for, what
         a device does at its first call, when kernels are loaded or compiled and passes captured. (The first step of a
         batch, which is all that it does for the first time, is in no figure anyway.)
         """
-        for size, batch in product(sorted(self.sizes), (1, *self.batches)):
-            for width in self._widths(size):
-                is_known = self._is_known(costs, size, width, batch=batch)
+        for shape, batch in product(sorted(self.shapes), (1, *self.batches)):
+            for width in self._widths(shape):
+                is_known = self._is_known(costs, shape, width, batch=batch)
                 if use_kernels and (is_known or batch == 1):
-                    yield self._round(size, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing")
+                    yield self._round(shape, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing")
                 if not is_known:
-                    yield self._round(size, width, num_steps=self.num_steps, batch=batch, measures="tasks")
-        if self.sizes and self.world > 1 and self.family.migratable and not costs.moves.measured:
-            yield self._tour(min(self.sizes))
+                    yield self._round(shape, width, num_steps=self.num_steps, batch=batch, measures="tasks")
+        if self.shapes and self.world > 1 and self.family.migratable and not costs.moves.measured:
+            yield self._tour(min(self.shapes))
 
     @property
     def shown_sizes(self) -> tuple[Size, ...]:
-        """The sizes in the form of a cost set; a request of one has `usual_steps`."""
+        """The shapes in the form of a cost set; a request of one has `usual_steps`."""
         return tuple(
             Size(
-                name=Size.named(height=height, width=width, num_frames=self.num_frames),
+                name=Size.named(height=height, width=width, num_frames=num_frames),
                 family=self.family.name,
                 height=height,
                 width=width,
-                num_frames=self.num_frames,
+                num_frames=num_frames,
                 num_steps=self.usual_steps,
                 conditions=self.family.num_conditions(self._scale),
             )
-            for height, width in sorted(self.sizes)
+            for height, width, num_frames in sorted(self.shapes)
         )
 
     @property
     def _scale(self) -> float:
         return self.family.defaults.guidance_scale if self.guidance_scale is None else self.guidance_scale
 
-    def _widths(self, size: tuple[int, int]) -> list[int]:
-        widest = max_width(self._workload(size).tokens)
+    def _widths(self, shape: Shape) -> list[int]:
+        widest = max_width(self._workload(shape).tokens)
         return [width for width in self.widths if width <= widest] or [1]
 
-    def _workload(self, size: tuple[int, int]) -> Workload:
-        height, width = size
-        tokens = self.family.num_tokens(height=height, width=width, num_frames=self.num_frames)
+    def _workload(self, shape: Shape) -> Workload:
+        height, width, num_frames = shape
+        tokens = self.family.num_tokens(height=height, width=width, num_frames=num_frames)
         return Workload(tokens=tokens, conditions=self.family.num_conditions(self._scale))
 
-    def _is_known(self, costs: CostTable, size: tuple[int, int], width: int, *, batch: int) -> bool:
-        workload = self._workload(size)
+    def _is_known(self, costs: CostTable, shape: Shape, width: int, *, batch: int) -> bool:
+        workload = self._workload(shape)
         decode_width = widest_within(self.decode_widths, width)
         tasks = ((Stage.ENCODE, 1), (Stage.DECODE, decode_width)) if batch == 1 else ()
         keys = [
@@ -125,35 +126,36 @@ class Program(Struct, frozen=True, kw_only=True):
         return all(key in costs.measured for key in keys)
 
     def _round(
-        self, size: tuple[int, int], lane_width: int, *, num_steps: int, batch: int, measures: Measures
+        self, shape: Shape, lane_width: int, *, num_steps: int, batch: int, measures: Measures
     ) -> Round:
-        height, width = size
+        height, width, num_frames = shape
+        named = f"{height}x{width}" + f"x{num_frames}" * (num_frames > 1)
         paths: dict[str, Path] = {
-            f"{_NAME}-{measures}-{height}x{width}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
+            f"{_NAME}-{measures}-{named}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
                 tuple(range(first, first + lane_width)),
             )
             for first in range(0, self.world - lane_width + 1, lane_width)
             for place in range(batch)
         }
-        requests = tuple(self._request(name, size, num_steps=num_steps) for name in paths)
+        requests = tuple(self._request(name, shape, num_steps=num_steps) for name in paths)
         return Round(requests=requests, paths=paths, measures=measures)
 
-    def _tour(self, size: tuple[int, int]) -> Round:
+    def _tour(self, shape: Shape) -> Round:
         """One request that passes from rank to rank, alone in the world; of a video as few frames as there can be,
         since its steps take much longer than the moves."""
         path = tuple((rank,) for rank in tour(self.world)[: self.family.max_steps])
-        short = replace(self, num_frames=self.family.frames.base)
-        request = short._request(f"{_NAME}-moves", size, num_steps=len(path))
+        short = (*shape[:2], self.family.frames.base)
+        request = self._request(f"{_NAME}-moves", short, num_steps=len(path))
         return Round(requests=(request,), paths={request.id: path}, measures="moves")
 
-    def _request(self, name: str, size: tuple[int, int], *, num_steps: int) -> Request:
-        height, width = size
+    def _request(self, name: str, shape: Shape, *, num_steps: int) -> Request:
+        height, width, num_frames = shape
         return Request(
             id=name,
             prompt=WARM_UP_PROMPT,
             height=height,
             width=width,
-            num_frames=self.num_frames,
+            num_frames=num_frames,
             num_steps=max(num_steps, self.family.min_steps),
             guidance_scale=self._scale,
             seed=0,

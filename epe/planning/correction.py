@@ -14,6 +14,8 @@ class Correction:
     was the truth and becomes the new reference (so a bad first sample poisons nothing). `median` and `p90` are those
     of the last accepted samples; of fewer than `ENOUGH`, `factor` and the `spread` that was given.
 
+    It fades while it is not heard of: what was slow once might be fast now, and would not be tried again.
+
     What slows a machine down lasts longer than a task, so the last sample says most of the next one: on a busy
     machine a `WEIGHT` of 0.5 predicts better than a smaller one, and on a quiet one it matters little.
     """
@@ -21,6 +23,7 @@ class Correction:
     OUTLIER = 4.0
     AGREE = 1.5
     WEIGHT = 0.5
+    FADES = 0.05
     ENOUGH = 10
     REMEMBERED = 32
 
@@ -53,6 +56,11 @@ class Correction:
                 self._aside = ratio
             return
         self._accept(ratio, weight=self.WEIGHT if self._last else 1.0)
+
+    def fade(self) -> None:
+        """Other widths are used meanwhile: a little towards what was usual, or towards the table if little was seen."""
+        usual = quantile(self._last, 0.5) if len(self._last) >= self.ENOUGH else 1.0
+        self.factor += self.FADES * (usual - self.factor)
 
     def _accept(self, ratio: float, *, weight: float) -> None:
         self.factor += weight * (ratio - self.factor)

@@ -127,6 +127,11 @@ class CostSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dic
         known = [{width for width, _ in self._rows(size.workload, Stage.DENOISE)} for size in self.sizes]
         return tuple(sorted(width for width in set.intersection(*known) if width <= world_size))
 
+    def decode_widths(self, world_size: int) -> tuple[int, ...]:
+        """Widths of at most `world_size` ranks of which some size has a decode cost: the lanes that decode."""
+        known = {width for size in self.sizes for width, _ in self._rows(size.workload, Stage.DECODE)}
+        return tuple(sorted(width for width in known if width <= world_size)) or (1,)
+
     def table(self, workloads: Iterable[Workload], *, world_size: int) -> CostTable:
         """Seconds of every task of these workloads at every known width; raises `BadSetting` for one not covered."""
         measured: dict[CostKey, float] = {}

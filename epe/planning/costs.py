@@ -12,6 +12,7 @@ from statistics import median
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epe.geometry import max_width
 from epe.messages import Stage
@@ -71,8 +72,11 @@ class CostTable:
         self.memory = Memory()
         self._measured: dict[CostKey, float] = {}
         self._corrections: dict[CostKey, Correction] = {}
+        # The corrected widths of a task, by its key at width 1.
+        self._widths: defaultdict[CostKey, list[CostKey]] = defaultdict(list)
         self._spreads: dict[CostKey, float] = {}
-        self._samples: dict[CostKey, list[float]] = defaultdict(list)
+        self._samples: defaultdict[CostKey, list[float]] = defaultdict(list)
+        self._cold_samples: defaultdict[CostKey, list[float]] = defaultdict(list)
         self._lines = Lines()
         self._fits: dict[CostKey, Fit] = {}
         # Grows with every change, so that what was made of the table can be kept until then.
@@ -94,18 +98,19 @@ class CostTable:
             self._fits.clear()
             self.edition += 1
 
-    def record(self, key: CostKey, seconds: float) -> None:
-        """Collect a warm-up sample."""
+    def record(self, key: CostKey, seconds: float, *, is_cold: bool = False) -> None:
+        """Collect a warm-up sample. Of a key that has others those that are cold do not count."""
         if seconds > 0:
-            self._samples[key].append(seconds)
+            (self._cold_samples if is_cold else self._samples)[key].append(seconds)
 
     def settle(self) -> None:
         """Turn the warm-up samples into the table."""
-        for key, samples in self._samples.items():
+        for key, samples in (self._cold_samples | self._samples).items():
             usual = median(samples)
-            self._corrections.pop(key, None)
+            self._forget(key)
             self.enter(key, usual, spread=quantile(samples, 0.9) / usual)
         self._samples.clear()
+        self._cold_samples.clear()
         self.moves.settle()
 
     def observe(self, key: CostKey, seconds: float) -> None:
@@ -117,8 +122,17 @@ class CostTable:
             correction = self._corrections.get(key)
             if correction is None:
                 correction = self._corrections[key] = Correction(spread=self._spreads[key])
+                self._widths[replace(key, width=1)].append(key)
             correction.observe(seconds / self._measured[key])
+            for other in self._widths[replace(key, width=1)]:
+                if other != key:
+                    self._corrections[other].fade()
             self.edition += 1
+
+    def _forget(self, key: CostKey) -> None:
+        """Its correction was that of another entry."""
+        if self._corrections.pop(key, None) is not None:
+            self._widths[replace(key, width=1)].remove(key)
 
     def seconds(self, key: CostKey) -> float:
         """The expected seconds of a task."""
@@ -148,6 +162,10 @@ class CostTable:
     def guesses(self, key: CostKey) -> bool:
         """Whether no task of this kind was measured yet, so that `seconds` may be far from the truth."""
         return not self._lines.knows(key.stage, key.model)
+
+    def foresees(self, key: CostKey) -> bool:
+        """Whether `seconds` rests on this very task or on sizes around it, on lanes of its width."""
+        return self.fit(key).basis in (Basis.MEASURED, Basis.FITTED)
 
     def reach(self, stage: Stage) -> tuple[int, int]:
         """The fewest and most tokens for which no task of this stage is extrapolated; (0, 0) if none was measured."""

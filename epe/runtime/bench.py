@@ -23,8 +23,10 @@ from epe.messages import Lane, Lease, OutputFormat, Request, Split, Stage
 from epe.planning.cost_set import CostSet, Size, TaskCost
 from epe.planning.view import widest_within
 from epe.planning.work import split_of
+from epe.runtime.exactness import left_out_by_any
 from epe.runtime.fingerprint import fingerprint
-from epe.runtime.rank import Seat, device_name, graphs_for, load, pick_device
+from epe.runtime.gpus import device_name, pick_device
+from epe.runtime.rank import Seat, load
 from epe.runtime.rival import Rival
 from epe.transport.groups import Groups, aligned_lanes
 
@@ -97,7 +99,7 @@ def _rivals(stage: StageFile, target: torch.device) -> dict[str, Rival]:
 
 def costs_of(stage: StageFile, rows: Iterable[Row], *, world_size: int = 1) -> CostSet:
     """What was measured, in the form of the file that a service of as many ranks loads and the simulator reads."""
-    measured, target = tuple(rows), device_name(pick_device(stage.device, index=0))
+    measured, target = tuple(rows), device_name(pick_device(stage.device, index=stage.gpu[0]))
     ranks = "one rank" if world_size == 1 else f"{world_size} ranks"
     return CostSet(
         name=stage.family.name,
@@ -145,10 +147,14 @@ class _Rank:
         self._stage = stage
         self._target = target
         self._seat = seat
-        self._graphs = graphs_for(stage, target, world_size=seat.world_size)
         # Nothing is kept of a prompt, which is always the same one here.
         forgetful = replace(stage, prompts=replace(stage.prompts, memory_mib=0))
-        self._equipment = load(seat, target=target, stage=forgetful, graphs=self._graphs)
+        self._equipment = load(seat, target=target, stage=forgetful)
+        self._left_out = self._equipment.unlike_widths
+        if seat.store is not None:
+            self._left_out = left_out_by_any(
+                self._left_out, rank=seat.rank, world_size=seat.world_size, store=seat.store
+            )
         self._meter = meter_for(target, limit_bytes=None)
         self._states = States()
         self._num_leases = 0
@@ -158,7 +164,7 @@ class _Rank:
         widest = min(max_width(self._tokens(height, width)), self._seat.world_size // self._stage.num_planes)
         for num_ranks in self._stage.parallelism.scheduler.allowed_lane_widths:
             lane = self._lane(num_ranks)
-            if lane is not None and num_ranks <= widest and num_ranks not in self._equipment.unlike_widths:
+            if lane is not None and num_ranks <= widest and num_ranks not in self._left_out:
                 decoding = self._lane(widest_within(self._stage.decode_widths, num_ranks))
                 yield lane, decoding or lane
 
@@ -203,7 +209,7 @@ class _Rank:
             for name, rival in rivals.items():
                 theirs[name].append(rival.step_s(request, num_steps=options.num_steps))
         peak_bytes = self._meter.peak_bytes()
-        planes = self._stage.num_planes
+        planes, graphs = self._stage.num_planes, self._equipment.graphs
         return Row(
             height=height,
             width=width,
@@ -219,8 +225,8 @@ class _Rank:
             ),
             copy_s=self._copy_s(request, decoding, count=options.num_rounds),
             peak_bytes=peak_bytes,
-            graph_bytes=0 if self._graphs is None else self._graphs.statistics.num_bytes,
-            capture_s=0.0 if self._graphs is None else max(0.0, second - median(ours)),
+            graph_bytes=0 if graphs is None else graphs.statistics.num_bytes,
+            capture_s=0.0 if graphs is None else max(0.0, second - median(ours)),
             others_step_s={name: tuple(seconds) for name, seconds in theirs.items()},
         )
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from torch.distributed import Store
+
 from epe.config.stage import Stage
 from epe.models.contract import Adapter
 from epe.parallel.products import unlike_widths
 from epe.telemetry.log import get_logger
+from epe.transport.store import told_by_all
 
 log = get_logger("runtime")
+
+# Ranks tell it when they have loaded, which may take them minutes more or less.
+_TOLD_WITHIN_S = 1800.0
 
 
 def widths_to_leave_out(adapter: Adapter, stage: Stage) -> tuple[int, ...]:
     """Those allowed widths, ascending, at which layers of the model give other bits here, with a warning for each.
 
-    It tries the smallest size of the warm-up and the longest prompt: of few rows libraries make most exceptions.
+    It tries the smallest size of the warm-up (or the default one, where there is none) and the longest prompt: of few
+    rows libraries make most exceptions.
     """
-    family, scheduler = adapter.family, stage.parallelism.scheduler
-    frames = family.defaults.num_frames
-    sizes = scheduler.warmup_resolutions
-    tokens = min(family.num_tokens(height=h, width=w, num_frames=frames) for h, w in sizes)
+    family, scheduler, args = adapter.family, stage.parallelism.scheduler, stage.factory_args
+    usual = (args.default_height, args.default_width, args.num_frames)
+    tokens = min(
+        family.num_tokens(height=height, width=width, num_frames=num_frames)
+        for height, width, num_frames in stage.warmup_shapes or (usual,)
+    )
     found = unlike_widths(
         adapter.pipeline.transformer,
         row_counts=(tokens, family.max_text_tokens),
@@ -27,3 +36,11 @@ def widths_to_leave_out(adapter: Adapter, stage: Stage) -> tuple[int, ...]:
     for width, layer in sorted(found.items()):
         log.warning("width.left_out", width=width, layer=layer, reason="it gives other bits on this device")
     return tuple(sorted(found))
+
+
+def left_out_by_any(widths: tuple[int, ...], *, rank: int, world_size: int, store: Store) -> tuple[int, ...]:
+    """The widths, ascending, that any rank of a world leaves out, where no planner knows it: a rank that left one out
+    alone would be waited for. This waits until all have told theirs; raises `StartFailed` for those that do not."""
+    mine = " ".join(map(str, widths))
+    told = told_by_all(store, "widths", mine, rank=rank, world_size=world_size, timeout_s=_TOLD_WITHIN_S)
+    return tuple(sorted({int(width) for each in told for width in each.split()}))

@@ -22,8 +22,9 @@ from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
 from epe.messages import OutputFormat, Progress, RankStatus, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
+from epe.runtime.gpus import pick_device
 from epe.runtime.meeting import Meeting, seat_of
-from epe.runtime.rank import lane_backend, pick_device
+from epe.runtime.rank import Seat, lane_backend, owns_gpu
 from epe.telemetry.log import configure
 from epe.transport.groups import Backend
 
@@ -41,7 +42,8 @@ def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
 
 async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
     stage = stage_of(options, meeting.world_size)
-    async with EmbeddedDiffusionRuntime(stage, seat=seat_of(meeting, command="generate")) as runtime:
+    seat = seat_of(meeting, command="generate")
+    async with EmbeddedDiffusionRuntime(stage, seat=seat) as runtime:
         if not runtime.is_leader:
             return None
         request = msgspec.structs.replace(options.request, output_format=OutputFormat.RAW)
@@ -54,9 +56,8 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
             raise
         elapsed_s = time.perf_counter() - begin_s
         ranks = (await runtime.status()).ranks
-        effective = _effective(options, meeting, stage, result, ranks)
         try:
-            await asyncio.to_thread(_save, options, effective, result, elapsed_s)
+            await asyncio.to_thread(_save, options, seat, stage, result, ranks, elapsed_s)
         except OSError as error:
             raise BadSetting(
                 f"{options.output} cannot be written: {error.strerror}", path="--output"
@@ -98,7 +99,14 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
     )
 
 
-def _save(options: GenerateOptions, effective: Effective, result: Result, elapsed_s: float) -> None:
+def _save(
+    options: GenerateOptions,
+    seat: Seat,
+    stage: StageFile,
+    result: Result,
+    ranks: Sequence[RankStatus],
+    elapsed_s: float,
+) -> None:
     request = options.request
     data = encode_file(
         np.asarray(result.pixels),
@@ -108,24 +116,21 @@ def _save(options: GenerateOptions, effective: Effective, result: Result, elapse
         codec=options.video_codec,
     )
     write_whole(options.output, data)
+    effective = _effective(options, seat, stage, result, ranks)
     write_sidecar(options.sidecar, make_sidecar(options, effective, elapsed_s=elapsed_s))
 
 
 def _effective(
-    options: GenerateOptions,
-    meeting: Meeting,
-    stage: StageFile,
-    result: Result,
-    ranks: Sequence[RankStatus],
+    options: GenerateOptions, seat: Seat, stage: StageFile, result: Result, ranks: Sequence[RankStatus]
 ) -> Effective:
     """How the work was in fact divided."""
-    target = pick_device(options.device, index=meeting.local_rank)
+    target = pick_device(options.device, index=seat.device_index)
     num_ranks = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
-    width, world_size = num_ranks // stage.num_planes, meeting.world_size
-    transport = _transport(lane_backend(target, stage, world_size=world_size), ranks)
+    width = num_ranks // stage.num_planes
+    transport = _transport(lane_backend(stage, owns=owns_gpu(seat, target)), ranks)
     guided = stage.family.num_conditions(options.request.guidance_scale) == 2
     return Effective(
-        world_size=world_size,
+        world_size=seat.world_size,
         device=target.type,
         dtype=_dtype(options, target.type),
         cp_backend=None if num_ranks == 1 else transport,

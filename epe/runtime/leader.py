@@ -198,6 +198,7 @@ def _planner(
         num_planes=stage.num_planes,
         decode_widths=stage.decode_widths,
         max_batch=scheduler.max_batch,
+        refreshes=stage.cache.on_move == "cheaper",
         correct_costs=scheduler.online_calibration,
         survives=survives,
         checkpoints=survives and stage.service.checkpoint_mb > 0,
@@ -226,11 +227,10 @@ def _warm_up(stage: Stage) -> Program:
     scheduler = stage.parallelism.scheduler
     return Program(
         family=stage.family,
-        sizes=scheduler.warmup_resolutions,
+        shapes=stage.warmup_shapes,
         widths=scheduler.allowed_lane_widths,
         world=stage.parallelism.cp.world_size,
         num_steps=scheduler.warmup_steps,
-        num_frames=stage.factory_args.num_frames,
         guidance_scale=stage.factory_args.guidance_scale,
         decode_widths=stage.decode_widths,
         batches=batch_sizes(scheduler.max_batch),

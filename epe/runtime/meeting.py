@@ -14,11 +14,11 @@ STORE_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """Which of the processes that run this command this one is, and where they meet."""
+    """Which of the processes that run this command this one is, its GPU among those it sees, and where they meet."""
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0
+    device_index: int = 0
     store_host: str = "127.0.0.1"
     store_port: int = 0
     launcher_hosts_store: bool = False
@@ -29,7 +29,7 @@ def seat_of(meeting: Meeting, *, command: str) -> Seat:
     """The seat of this process, with a part of its world's store for this command alone: another one that the same
     processes run finds nothing of it. Raises what joining the store raises."""
     if meeting.world_size == 1:
-        return Seat(rank=0, world_size=1, device_index=meeting.local_rank)
+        return Seat(rank=0, world_size=1, device_index=meeting.device_index)
     hosts = meeting.rank == 0 and not meeting.launcher_hosts_store
     store = (
         host_store(host=meeting.store_host, port=meeting.store_port)
@@ -39,6 +39,6 @@ def seat_of(meeting: Meeting, *, command: str) -> Seat:
     return Seat(
         rank=meeting.rank,
         world_size=meeting.world_size,
-        device_index=meeting.local_rank,
+        device_index=meeting.device_index,
         store=PrefixStore(command, split_store(store, 0, attempt=meeting.attempt)),
     )

@@ -18,7 +18,7 @@ from epe.actors.core import ActorSystem
 from epe.actors.directory import Directory, worker_name
 from epe.actors.worker import Ending, Loaded, Worker
 from epe.config.demo import model_folder
-from epe.config.gpus import check_device, check_gpus
+from epe.config.gpus import check_gpus, check_without_own_gpus
 from epe.config.stage import Stage
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
@@ -35,6 +35,7 @@ from epe.parallel.products import keep_products_whole
 from epe.runtime.cost_file import cache_folder
 from epe.runtime.exactness import widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
+from epe.runtime.gpus import CPU, device_name, each_has_its_gpu, num_gpus, pick_device, place_of
 from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
 from epe.telemetry.log import get_logger
@@ -84,13 +85,12 @@ class Rank:
         # Before they are loaded: what is put there meanwhile is another set.
         folder = model_folder(stage.factory_args.model_path)
         weights = await asyncio.to_thread(weights_digest, folder)
-        graphs = graphs_for(stage, target, world_size=self.seat.world_size)
         loaded = await self._unless_stopped(
-            partial(load, self.seat, target=target, stage=stage, graphs=graphs, fits_palette=fits_palette)
+            partial(load, self.seat, target=target, stage=stage, fits_palette=fits_palette)
         )
         if loaded is None:
             return False
-        self._lanes = loaded.lanes
+        self._lanes, graphs = loaded.lanes, loaded.graphs
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
         graph_bytes = 0 if graphs is None else graphs.budget_bytes
@@ -148,27 +148,27 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Equipment:
-    """What a rank works with; the widths that it must be spared; what the latents look like, where somebody asked."""
+    """What a rank works with; the widths that it must be spared; what the latents look like, where somebody asked.
+    `graphs` captures its passes; None: nothing does."""
 
     adapter: Adapter
     lanes: Lanes
+    graphs: Graphs | None
     unlike_widths: tuple[int, ...]
     palette: Palette | None
 
 
-def load(
-    seat: Seat,
-    *,
-    target: torch.device,
-    stage: Stage,
-    graphs: Graphs | None,
-    fits_palette: bool = False,
-) -> Equipment:
-    """Load the model and build the lanes that are known. Blocking: runs in a thread, so that the rank answers
-    meanwhile."""
+def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool = False) -> Equipment:
+    """Load the model and build the lanes that are known, beside all other ranks of the world. Blocking: runs in a
+    thread, so that the rank answers meanwhile. Raises `BadSetting` for what the GPUs cannot do, and what
+    `adapter_of`, `owns_gpu` and the lanes raise."""
     if target.type == "cpu" and seat.world_size > 1:
         torch.set_num_threads(1)
-    backend = None if seat.store is None else lane_backend(target, stage, world_size=seat.world_size)
+    check_gpus(stage, num_gpus=num_gpus(), num_ranks=1)
+    owns = owns_gpu(seat, target)
+    if not owns:
+        check_without_own_gpus(stage, because="not each rank has one to itself")
+    graphs = graphs_for(stage, target) if owns else None
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     prompt_bytes = stage.prompts.memory_mib * 2**20
     adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
@@ -176,8 +176,14 @@ def load(
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
-    if seat.store is None or backend is None:
-        return Equipment(adapter=adapter, lanes=SoloLanes(), unlike_widths=unlike, palette=palette)
+    lanes = _lanes_of(seat, stage, target, backend=lane_backend(stage, owns=owns))
+    return Equipment(adapter=adapter, lanes=lanes, graphs=graphs, unlike_widths=unlike, palette=palette)
+
+
+def _lanes_of(seat: Seat, stage: Stage, target: torch.device, *, backend: Backend) -> Lanes:
+    """Those that are known are built, with all their ranks; in a later life they are there, and wait to be leased."""
+    if seat.store is None:
+        return SoloLanes()
     groups = Groups(seat.store, epoch=seat.epoch, rank=seat.rank, device=target, backend=backend)
     widths = stage.parallelism.scheduler.allowed_lane_widths
     lanes = aligned_lanes(seat.world_size, widths, num_planes=stage.num_planes)
@@ -185,7 +191,7 @@ def load(
         groups.prebuild(lanes)
     else:
         groups.keep(lanes)
-    return Equipment(adapter=adapter, lanes=groups, unlike_widths=unlike, palette=palette)
+    return groups
 
 
 def adapter_of(
@@ -196,9 +202,7 @@ def adapter_of(
     graphs: Graphs | None = None,
     prompt_bytes: int = 0,
 ) -> Adapter:
-    """The model of a stage on a device, whose products are set up for it. Raises what `load_adapter` raises, and
-    `BadSetting` for what the GPUs of this process cannot do."""
-    check_gpus(stage, num_gpus=_num_gpus())
+    """The model of a stage on a device, whose products are set up for it. Raises what `load_adapter` raises."""
     if target.type == "cuda":
         keep_products_whole()
     if stage.numerics == "fast":
@@ -242,36 +246,24 @@ def _attention_of(adapter: Adapter, target: torch.device, stage: Stage) -> str:
     return kernels
 
 
-def lane_backend(target: torch.device, stage: Stage, *, world_size: int) -> Backend:
+def owns_gpu(seat: Seat, target: torch.device) -> bool:
+    """Whether this rank, and with it each other one of its world, has a GPU to itself. Blocks until all have said on
+    which device they are; raises what `each_has_its_gpu` raises."""
+    if seat.store is None:
+        return place_of(target) != CPU
+    return each_has_its_gpu(place_of(target), rank=seat.rank, world_size=seat.world_size, store=seat.store)
+
+
+def lane_backend(stage: Stage, *, owns: bool) -> Backend:
     """How ranks exchange tensors: NCCL needs a GPU for each."""
-    if not owns_its_gpu(target, world_size):
+    if not owns:
         return "gloo"
     return "fast" if stage.parallelism.cp.transport == "fast" else "nccl"
 
 
-def pick_device(wanted: str, *, index: int) -> torch.device:
-    """`cuda` or `cpu` as the stage file wants it; `auto` takes a GPU where there is one. Ranks beyond the
-    number of GPUs share them. Raises `BadSetting` for `cuda` where there is none."""
-    num_gpus = _num_gpus()
-    check_device(wanted, num_gpus=num_gpus)
-    if wanted == "cpu" or num_gpus == 0:
-        return torch.device("cpu")
-    return torch.device("cuda", index % num_gpus)
-
-
-def _num_gpus() -> int:
-    """Those that this process can use."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def owns_its_gpu(target: torch.device, world_size: int) -> bool:
-    """NCCL needs a GPU for each rank."""
-    return target.type == "cuda" and world_size <= int(torch.cuda.device_count())
-
-
-def graphs_for(stage: Stage, target: torch.device, *, world_size: int) -> Graphs | None:
-    """What captures this rank's forward passes: a GPU of its own can, where the stage file lets it."""
-    if not stage.capture.enabled or not owns_its_gpu(target, world_size):
+def graphs_for(stage: Stage, target: torch.device) -> Graphs | None:
+    """What captures the forward passes of a rank that has a GPU to itself, where the stage file lets it."""
+    if not stage.capture.enabled:
         return None
     return Graphs(CudaGraphs(target), budget_bytes=stage.capture.memory_mib * 2**20)
 
@@ -280,8 +272,3 @@ def memory_limit_bytes(stage: Stage) -> int | None:
     """What the stage file lets a rank use, if it says so."""
     limit_mib = stage.parallelism.scheduler.rank_memory_mib
     return None if limit_mib is None else limit_mib * 2**20
-
-
-def device_name(target: torch.device) -> str:
-    """For people: `cpu`, or the name of the GPU."""
-    return torch.cuda.get_device_name(target) if target.type == "cuda" else "cpu"

@@ -14,7 +14,11 @@ from epe.config.stage import Stage as StageFile
 from epe.messages import Request
 from epe.models.checkpoint import load_pipeline
 from epe.models.loading import Loading
+from epe.parallel.inductor import allow_forms
 from epe.runtime.rank import DTYPES
+
+# Of each block, whose rows are others for each size. Torch's own limit is 8, beyond which a call fails.
+MANY_FORMS = 10_000
 
 
 class Rival:
@@ -37,6 +41,7 @@ class Rival:
     def compiled(self, *, backend: str = "inductor") -> Rival:
         """Another one around the same weights, compiled as diffusers' documentation says; anew for each size, since
         kernels for all sizes are slower."""
+        allow_forms(MANY_FORMS)
         other = copy.copy(self)
         other._pipeline = copy.copy(self._pipeline)
         weights = (*self._pipeline.transformer.parameters(), *self._pipeline.transformer.buffers())

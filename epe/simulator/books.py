@@ -37,12 +37,14 @@ class Books:
         costs: CostTable,
         correct_costs: bool = False,
         knows_reuse: bool = True,
+        decode_widths: tuple[int, ...] = (1,),
     ) -> None:
         self.machine = machine
         self.physics: Physics = machine.physics
         self.costs = costs
         self.correct_costs = correct_costs
         self.knows_reuse = knows_reuse
+        self.decode_widths = decode_widths
         self.ledger = Ledger(len(machine.free_s))
         self.arrivals = {each.request.id: _with_barred(each, costs, machine) for each in arrivals}
         self.trajectories: dict[str, Trajectory] = {}
@@ -130,6 +132,7 @@ class Books:
             ranks=self.ledger.rank_views(now_s=now_s),
             trajectories=trajectories,
             costs=self.costs,
+            decode_widths=self.decode_widths,
             look_ahead_s=self.physics.look_ahead_s,
         )
 

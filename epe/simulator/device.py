@@ -23,6 +23,7 @@ from epe.transport.link import Parcel
 Seconds = Callable[[Lease], float]
 Fault = Callable[[Lease, int], EpeError | None]
 Hangs = Callable[[Lease, int], bool]
+Cold = Callable[[Lease, int], bool]
 Pixels = Callable[[Lease], Any]
 _Order = tuple[Lease, "Future[Parcel] | None", "asyncio.Future[Outcome]"]
 
@@ -54,7 +55,7 @@ class SimulatedWorld:
 
     `seconds` gives the device time of a whole lease; `jitter` varies it by a seeded factor, and each rank ends up
     to a hundredth of that later; `fault` may raise on a rank instead of running, and one that `hangs` never ends its
-    lease. `pixels` are what a decode brings out.
+    lease. One that is `cold` says that passes ran as they are in it. `pixels` are what a decode brings out.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class SimulatedWorld:
         jitter: float = 0.0,
         fault: Fault = lambda lease, rank: None,
         hangs: Hangs = lambda lease, rank: False,
+        cold: Cold = lambda lease, rank: False,
         pixels: Pixels = lambda lease: b"",
     ) -> None:
         self.seconds = seconds
@@ -72,6 +74,7 @@ class SimulatedWorld:
         self.jitter = jitter
         self.fault = fault
         self.hangs = hangs
+        self.cold = cold
         self.random = random.Random(seed)
         self.visits: list[tuple[float, float, Lease]] = []
         self.meetings: dict[int, Meeting] = {}
@@ -125,7 +128,7 @@ class SimulatedDevice:
             self._gathered = []
         return ending
 
-    def export(self, request_id: str, step: int) -> asyncio.Future[Parcel]:
+    def export(self, request_id: str, step: int, *, bare: bool = False) -> asyncio.Future[Parcel]:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Parcel] = loop.create_future()
         self._waiting.append((request_id, step, loop.time(), waiting))
@@ -188,7 +191,7 @@ class SimulatedDevice:
         state = None
         if lease.checkpoint != "none" and self.rank == lease.lane.head:
             step = lease.first_step + lease.num_steps
-            state = StateHeader(request_id=lease.request.id, step=step, names=())
+            state = StateHeader(request_id=lease.request.id, step=step, names=(), reuse=lease.request.reuse)
         return Outcome(self._done(lease, seconds), self._decoded(lease), state)
 
     async def _import(self, lease: Lease, incoming: Future[Parcel]) -> None:
@@ -241,7 +244,12 @@ class SimulatedDevice:
     def _done(self, lease: Lease, seconds: float) -> LeaseDone:
         next_step = lease.first_step + lease.num_steps
         return LeaseDone(
-            seq=lease.seq, epoch=lease.epoch, rank=self.rank, next_step=next_step, seconds=seconds
+            seq=lease.seq,
+            epoch=lease.epoch,
+            rank=self.rank,
+            next_step=next_step,
+            seconds=seconds,
+            is_cold=self.world.cold(lease, self.rank),
         )
 
     def _failed(self, lease: Lease, error: EpeError, first: Lease) -> LeaseFailed:

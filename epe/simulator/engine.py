@@ -49,6 +49,7 @@ def simulate(
     fallback: Policy | None = None,
     correct_costs: bool = False,
     knows_reuse: bool = True,
+    decode_widths: tuple[int, ...] = (1,),
 ) -> Outcome:
     """Run a workload to its end under one policy; `name` is what errors call it.
 
@@ -56,11 +57,16 @@ def simulate(
     ends the run with `BadSetting`, or hands over to `fallback`, as in the service. `correct_costs` corrects `costs`
     by what tasks took, as the service does (so the table is changed). `finish_s` is the time from the decoded
     picture to its file, where `truth` has no cost of it. Without `knows_reuse` the planner takes steps that
-    FlexCache makes for computed ones.
+    FlexCache makes for computed ones. Lanes of `decode_widths` may decode.
     """
     machine = Machine(world_size, truth=truth or costs, physics=physics or Physics())
     books = Books(
-        arrivals, machine=machine, costs=costs, correct_costs=correct_costs, knows_reuse=knows_reuse
+        arrivals,
+        machine=machine,
+        costs=costs,
+        correct_costs=correct_costs,
+        knows_reuse=knows_reuse,
+        decode_widths=decode_widths,
     )
     return Simulation(books, policy=policy, name=name, fallback=fallback, finish_s=finish_s).run()
 

@@ -122,6 +122,7 @@ def run_once(experiment: Experiment, arrivals: Sequence[Arrival], *, name: str, 
         physics=replace(experiment.physics, seed=seed),
         finish_s=cost_set.finish_s,
         correct_costs=experiment.correct_costs,
+        decode_widths=cost_set.decode_widths(world),
     )
 
 

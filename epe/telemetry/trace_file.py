@@ -25,6 +25,13 @@ def claim_trace(path: str, *, flag: str) -> str:
 
 
 def append_trace(path: str, lines: bytes) -> None:
-    """Add whole lines at the end. Raises `OSError`."""
-    with open(path, "ab") as file:
-        file.write(lines)
+    """Add lines at the end, all of them or, on a full disk, none: half a line would spoil the file for its readers.
+    Raises `OSError`."""
+    with open(path, "ab", buffering=0) as file:
+        begin = file.tell()
+        try:
+            while lines:
+                lines = lines[file.write(lines) :]
+        except OSError:
+            file.truncate(begin)
+            raise

@@ -112,7 +112,7 @@ _CONSTANTS = (
 )
 
 
-def _on_gpu(function: FunctionType, copy: Any) -> Any:
+def _on_gpu(function: Any, copy: Any) -> Any:
     """A function of the protocol with a GPU's operations: the same code, in whose namespace they have the names of the
     CPU's."""
     operations = {

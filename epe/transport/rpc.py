@@ -82,7 +82,7 @@ class RpcLink:
         self._workers: dict[str, Any] = {}
         self._unguarded: asyncio.TimerHandle | None = None
         self._lost: dict[str, str] = {}
-        self._standing: list[torch.futures.Future] = []
+        self._standing: dict[str, torch.futures.Future] = {}
         self._answers: set[asyncio.Task[None]] = set()
         self._asked: set[asyncio.Future[Packed]] = set()
         self._closed = False
@@ -243,8 +243,9 @@ class RpcLink:
             return
         match kind:
             case Kind.STAND:
-                # Never answered: it breaks when one of the two processes ends.
-                self._standing.append(answered)
+                # Never answered: it breaks when one of the two processes ends. That of a former life, whose connection
+                # it keeps, goes when the next one stands.
+                self._standing[sender] = answered
             case Kind.TELL:
                 answered.set_result(())
                 self._take(target, sender, packed)

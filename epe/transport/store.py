@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from epe.errors import StartFailed
+
+_POLL_S = 0.01
 
 
 def host_store(listen: socket.socket | None = None, *, host: str = "127.0.0.1", port: int = 0) -> TCPStore:
@@ -46,6 +49,26 @@ def split_store(store: Store, epoch: int, *, attempt: int = 0) -> PrefixStore:
     addresses still stand there.
     """
     return PrefixStore(f"epe/attempt{attempt}/epoch{epoch}", store)
+
+
+def told_by_all(
+    store: Store, name: str, mine: str, *, rank: int, world_size: int, timeout_s: float
+) -> list[str]:
+    """What each rank of a world has to say about `name`, the same list on all of them: this tells the others what is
+    `mine`, and waits until all have told theirs. The first word of a rank counts, also in its later lives. Raises
+    `StartFailed` for ranks that say nothing in time."""
+    # A client of its own: others do not wait for it.
+    told = PrefixStore(name, store.clone())
+    told.compare_set(str(rank), "", mine)
+    keys = [str(other) for other in range(world_size)]
+    end_s = time.monotonic() + timeout_s
+    # In short looks: a wait in the store could not name who is missing.
+    while not told.check(keys):
+        if time.monotonic() > end_s:
+            missing = ", ".join(key for key in keys if not told.check([key]))
+            raise StartFailed(f"rank {missing} told nobody its {name} within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+    return [told.get(key).decode() for key in keys]
 
 
 def interface_of(store: Store) -> str | None:

@@ -27,7 +27,8 @@ SLOT_BYTES = 128 << 10
 TRIAL_LIMIT_S = 20.0
 # Of a trial: more than all slots hold, less than a word, and a word.
 TRIAL_BYTES = (3 * NUM_BLOCKS * SLOT_BYTES, 4099, 16)
-_NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+# torch is to set up no multicast, and not to refuse ranks that see one GPU each: to all of them it is the first.
+_WITHOUT = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES")
 _POLL_S = 0.001
 
 
@@ -155,7 +156,8 @@ def _of_hosts(members: Members) -> str:
 
 def _of_gpu(device: torch.device) -> str:
     """What this process lacks."""
-    os.environ.setdefault(_NO_MULTICAST, "1")
+    for name in _WITHOUT:
+        os.environ.setdefault(name, "1")
     if _mapping.failed:
         return "the memory of a lane could not be mapped before"
     backend = symmetric_memory.get_backend(device)

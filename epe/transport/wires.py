@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Store
 
 from epe.errors import StartFailed
-from epe.telemetry.log import get_logger
+from epe.telemetry.log import drain, get_logger
 from epe.transport.agent import reason_of
 from epe.transport.exchange import Bytes
 
@@ -154,6 +154,7 @@ def _within(limit_s: float, action: Callable[[], None], *, leave: Callable[[int]
     thread.join(limit_s)
     if thread.is_alive():
         log.error("rank.left", reason=f"an NCCL communicator could not be aborted within {limit_s:g} s")
+        drain(within_s=1.0)
         leave(1)
 
 

@@ -22,10 +22,10 @@ from epe.actors.worker import Ending, Loaded, Worker
 from epe.families import family
 from epe.messages import Artifact, Lease, OutputFormat, RankReady, Request, Stage
 from epe.planning.calibration import Program
-from epe.planning.costs import CostTable
+from epe.planning.costs import CostTable, Migration
 from epe.planning.elastic import Elastic, ElasticSettings
 from epe.planning.view import Policy
-from epe.simulator.device import Fault, Hangs, SimulatedDevice, SimulatedWorld
+from epe.simulator.device import Cold, Fault, Hangs, SimulatedDevice, SimulatedWorld
 from epe.transport.memory import MemoryNetwork
 
 STEP_S = 1e-4
@@ -72,9 +72,13 @@ class Cluster:
     recorder: Callable[[], Recorder] | None = None
     limits: Limits = field(default_factory=Limits)
     max_batch: int = 1
+    refreshes: bool = False
+    migration: Migration | None = None
+    correct_costs: bool = True
     decode_widths: tuple[int, ...] = (1,)
     fault: Fault = lambda lease, rank: None
     hangs: Hangs = lambda lease, rank: False
+    cold: Cold = lambda lease, rank: False
     loads: Callable[[int], bool] = lambda rank: True
     seconds: Callable[[Lease], float] = lease_seconds
     jitter: float = 0.1
@@ -96,7 +100,12 @@ class Cluster:
     def __post_init__(self) -> None:
         self.network = MemoryNetwork(seed=self.seed, latency_s=(0.0002, 0.002))
         self.world = SimulatedWorld(
-            self.seconds, seed=self.seed, jitter=self.jitter, fault=self._fault, hangs=self.hangs
+            self.seconds,
+            seed=self.seed,
+            jitter=self.jitter,
+            fault=self._fault,
+            hangs=self.hangs,
+            cold=self.cold,
         )
         nodes = tuple(f"r{rank}" for rank in range(self.world_size))
         self.directory = Directory(leader="leader", nodes=nodes)
@@ -238,6 +247,8 @@ class Cluster:
             start_s=self.start_s,
             checkpoints=self.checkpoints,
             max_batch=self.max_batch,
+            refreshes=self.refreshes,
+            correct_costs=self.correct_costs,
             decode_widths=self.decode_widths,
         )
         return Planner(
@@ -245,7 +256,7 @@ class Cluster:
             directory=self.directory,
             policy=self.policy or self.elastic,
             fallback=self.elastic,
-            costs=CostTable(),
+            costs=CostTable(migration=self.migration),
             warmup=self.warmup,
             keeps_costs=self.keeper is not None,
             records=self.recorder is not None,

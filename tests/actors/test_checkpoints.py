@@ -53,6 +53,19 @@ def test_a_state_comes_back_whole_though_its_constant_parts_travelled_once():
     with_checkpoints(scene)
 
 
+def test_a_state_that_is_asked_for_bare_comes_without_what_flexcache_keeps():
+    async def scene(kept, told) -> None:
+        velocity, latents = np.zeros(4, np.uint8), np.full(4, 9, np.uint8)
+        kept.tell(checkpoint("a", 3, latents=latents, kept_velocity_2=velocity))
+        whole = await kept.ask(Fetch(request_id="a", step=3))
+        bare = await kept.ask(Fetch(request_id="a", step=3, bare=True))
+        assert whole.message.names == ("latents", "kept_velocity_2")
+        assert bare.message.names == ("latents",)
+        assert [tensor is latents for tensor in bare.tensors] == [True]
+
+    with_checkpoints(scene)
+
+
 def test_a_report_is_heard_when_its_state_is_kept():
     async def scene(kept, told) -> None:
         report = LeaseDone(seq=4, epoch=0, rank=0, next_step=3, seconds=0.1)

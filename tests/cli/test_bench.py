@@ -13,8 +13,10 @@ from torch._dynamo.utils import counters
 
 from epe import EmbeddedDiffusionRuntime
 from epe.cli.main import run
+from epe.cli.meeting import meeting_of
 from epe.config.load import build_stage
 from epe.config.request import resolve_request
+from epe.launch.environment import Placement
 from epe.runtime.rival import Rival
 
 
@@ -85,6 +87,21 @@ def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict
     assert all(one is other for one, other in zip(theirs, others, strict=True))
 
 
+def test_diffusers_is_compiled_for_more_sizes_than_torch_has_forms_of_a_block(
+    settings: dict[str, Any],
+) -> None:
+    """A bench against diffusers ended at the fifth size, with 8 forms of a block."""
+    torch.compiler.reset()
+    stage = build_stage(settings)
+    with torch._dynamo.config.patch(recompile_limit=2, accumulated_recompile_limit=256):
+        compiled = Rival(stage, torch.device("cpu")).compiled(backend="eager")
+        for side in (64, 80):
+            request = resolve_request(
+                stage.family, prompt="x", width=side, num_steps=2, defaults=stage.request_defaults
+            )
+            assert compiled.step_s(request, num_steps=1) > 0
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -107,6 +124,25 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_loaded(
 ) -> None:
     assert run(["bench", "--stage-config", stage_file, *flags]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_stage_that_measures_no_size_is_refused_where_none_is_named(
+    settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings["parallelism"]["scheduler"]["warmup_resolutions"] = []
+    (file := tmp_path / "none.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["bench", "--stage-config", str(file)]) == 2
+    assert (
+        "warmup_resolutions: is empty, so nothing would be timed; name sizes with" in capsys.readouterr().err
+    )
+
+
+def test_a_rank_is_timed_on_the_gpu_that_its_stage_names() -> None:
+    """It was timed on the first of the host, which a service may have."""
+    assert meeting_of(Placement(), gpu=(3, 4), env={}).device_index == 3
+    second = Placement(launcher="torchrun", rank=1, local_rank=1, world_size=2, local_world_size=2)
+    assert meeting_of(second, gpu=(3, 4), env={}).device_index == 4
+    assert meeting_of(second, gpu=(3, 4), env={"CUDA_VISIBLE_DEVICES": "4"}).device_index == 0
 
 
 def test_costs_of_one_rank_are_not_written_for_a_stage_of_several(

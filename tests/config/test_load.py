@@ -6,6 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
+from epe.config.describe import describe
 from epe.config.load import build_stage, load_stage
 from epe.config.policy_keys import POLICIES
 from epe.errors import BadSetting
@@ -349,9 +350,21 @@ def test_the_world_must_be_the_number_of_gpus(stage_with, world):
     assert caught.value.path == "parallelism.cp.world_size"
 
 
-def test_a_gpu_named_twice_is_an_error(stage_with):
-    with pytest.raises(BadSetting, match="1 stands there twice"):
-        stage_with("gpu", [0, 1, 1, 2])
+@pytest.mark.parametrize(
+    ("path", "entries", "twice"),
+    [
+        ("gpu", [0, 1, 1, 2], "1"),
+        ("gpu", [0, 0, 1, 2], "0"),
+        ("parallelism.scheduler.warmup_resolutions", [512, [256, 512], "512x512"], "512x512"),
+        ("cache.allowed", ["magcache", "magcache"], "magcache"),
+        ("service.model_aliases", ["dall-e-3", "mine", "dall-e-3"], "dall-e-3"),
+        ("service.cors_origins", ["http://a.b", "http://a.b"], "http://a.b"),
+    ],
+)
+def test_what_is_named_twice_is_an_error(stage_with, path, entries, twice):
+    """`epe bench` timed a size twice, and its cost file named it twice."""
+    with pytest.raises(BadSetting, match=f"^{path}: {twice} stands there twice; name it once$"):
+        stage_with(path, entries)
 
 
 @pytest.mark.parametrize("widths", [[1], [3], [1, 3], [2, 4], [1, 2, 3, 4]])
@@ -423,7 +436,21 @@ def test_a_warm_up_of_more_than_anyone_may_ask_for_is_refused(stage_with):
         stage_with("parallelism.scheduler.max_batch", 2**62)
 
 
-@pytest.mark.parametrize("given", [500, "512", "axb", True, [1, 2, 3], None, 5.5, 0, -16, 8192])
+@pytest.mark.parametrize("given", ["128x192x17", [128, 192, 17], "128 x 192 X 17"])
+def test_frames_of_a_video_that_is_measured_stand_behind_its_size(settings, checkpoint, given):
+    """Pictures and videos of one family: a decode of as many tokens in other frames takes another time."""
+    (checkpoint / "model_index.json").write_text(json.dumps({"_class_name": "WanPipeline"}))
+    settings["factory"] = "wan"
+    scheduler = settings["parallelism"]["scheduler"]
+    scheduler["warmup_resolutions"] = [[96, 160], given]
+    stage = build_stage(settings, env=NO_ENV)
+    assert stage.warmup_shapes == ((96, 160, stage.factory_args.num_frames), (128, 192, 17))
+    assert "- 128x192x17" in describe(stage)
+    scheduler["warmup_resolutions"] = ["128x192x16"]
+    assert refusal(settings).path == "parallelism.scheduler.warmup_resolutions[0]"
+
+
+@pytest.mark.parametrize("given", [500, "512", "axb", True, [64, 64, 3], None, 5.5, 0, -16, 8192])
 def test_a_wrong_warmup_size_is_named_by_its_place(stage_with, given):
     with pytest.raises(BadSetting) as caught:
         stage_with("parallelism.scheduler.warmup_resolutions", [512, given])

@@ -44,8 +44,8 @@ class CountingAdapter:
         return torch.full((1, 2, 2, 3), int(state.tensors["latents"][0]), dtype=torch.uint8)
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        header = StateHeader(request_id=state.request.id, step=state.step, names=("latents",))
-        return header, (state.tensors["latents"],)
+        header = StateHeader(request_id=state.request.id, step=state.step, names=tuple(state.tensors))
+        return header, tuple(state.tensors.values())
 
     def import_state(self, request: Request, header: StateHeader, tensors: tuple) -> State:
-        return State(request=request, step=header.step, tensors={"latents": tensors[0]})
+        return State(request=request, step=header.step, tensors=dict(zip(header.names, tensors, strict=True)))

@@ -108,6 +108,16 @@ async def test_another_rank_gets_the_state_once_the_step_is_reached(device):
     assert parcel.tensors[0].tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize(("bare", "names"), [(False, ("latents", "kept_velocity_1")), (True, ("latents",))])
+async def test_what_flexcache_keeps_leaves_with_a_state_unless_it_is_asked_for_bare(device, bare, names):
+    tensors = {"latents": torch.ones(2), "kept_velocity_1": torch.zeros(2)}
+    device.states.put(State(request("a"), 2, tensors))
+    parcel = await device.export("a", 2, bare=bare)
+    assert parcel.message.names == names
+    assert len(parcel.tensors) == len(names)
+    assert device.states.take("a", 2).tensors is tensors
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

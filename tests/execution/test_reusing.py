@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from epe.cache import CacheRules, resolve
+from epe.cache import CacheRules, refreshed, resolve
 from epe.execution.run import SoloLanes, Work, run_lease
 from epe.execution.states import States
 from epe.messages import (
@@ -111,6 +111,17 @@ def test_a_lease_reports_what_was_computed_and_what_is_kept() -> None:
         assert (works[0].kept_bytes > 0) is (asked.reuse is not None)
         if asked.reuse is not None:
             assert adapter.num_computed < STEPS
+
+
+def test_a_rank_that_holds_the_state_goes_on_with_the_plan_of_the_lease() -> None:
+    adapter, states, asked = SmallAdapter(), States(), cached(STRATEGIES.index(FreeCache(fresh_budget=5)))
+    states.put(adapter.encode(asked))
+    run(adapter, states, asked, 0, 6)
+    again = replace(asked, reuse=refreshed(asked.reuse, 6, num_steps=STEPS))
+    work = run(adapter, states, again, 6, 6)
+    assert work.num_computed == again.num_computed(6, STEPS) == asked.num_computed(6, STEPS) + 1
+    latents = states.take(asked.id, STEPS).tensors[LATENTS]
+    assert torch.equal(latents, drawn(SmallAdapter(), again).tensors[LATENTS])
 
 
 def test_five_hundred_mixed_requests_leave_no_state() -> None:

@@ -179,8 +179,10 @@ def test_no_pass_waits_for_a_capture_that_has_time_between_leases() -> None:
     for _ in range(3):
         run(graphs, model, rows(4))
     assert (graphs.statistics.num_eager, graphs.statistics.num_captured) == (3, 0)
+    assert graphs.has_seen
     graphs.capture_seen(goes_on=False)
     run(graphs, model, rows(4))
+    assert not graphs.has_seen
     assert (graphs.statistics.num_captured, graphs.statistics.num_replayed) == (1, 1)
 
 
@@ -201,12 +203,14 @@ def test_a_shape_that_came_once_is_captured_if_its_request_goes_on_and_else_when
 
 def test_without_memory_in_a_gap_a_shape_falls_back_once_and_says_so() -> None:
     device, model = TapeDevice(), Model()
-    graphs = in_gaps(device)
+    graphs, may_be_captured = in_gaps(device), []
     with capture_logs() as lines:
         for _ in range(4):
             device.fails_with = torch.OutOfMemoryError("CUDA out of memory: tried to allocate 2 GiB")
             run(graphs, model, rows(4))
+            may_be_captured.append(graphs.has_seen)
             graphs.capture_seen(goes_on=True)
+    assert may_be_captured == [True, False, False, False]
     (said,) = (line for line in lines if line["event"] == "graph.refused")
     assert "out of memory" in said["reason"]
     assert graphs.statistics.counts == GraphCounts(num_eager=4, num_refused=1)

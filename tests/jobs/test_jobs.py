@@ -394,3 +394,24 @@ async def test_when_there_is_no_room_the_oldest_go_and_the_last_one_stays(engine
         assert await jobs.read(job, job.files[0]) == picture_of(job.requests[0])
         assert store.num_ended == 1
     await jobs.close(in_order=True)
+
+
+async def test_ends_in_a_far_future_are_of_a_clock_that_was_wrong_and_keep_nothing_for_ever(
+    store: MemoryStore, engine: Engine
+) -> None:
+    clock = Clock()
+    engine.at_once = True
+    jobs = await open_jobs(store, engine, clock=clock, limits=Limits(max_age_s=86400.0))
+
+    async def num_kept_after(name: str, *, set_back_s: float) -> int:
+        clock.now_s -= set_back_s
+        await jobs.submit(order(name))
+        await jobs.ended(name)
+        await settle()
+        return store.num_ended
+
+    assert await num_kept_after("a", set_back_s=0.0) == 1
+    assert await num_kept_after("b", set_back_s=3600.0) == 2
+    assert await num_kept_after("c", set_back_s=14 * 365 * 86400.0) == 1
+    assert (await jobs.get("c")).state is JobState.FINISHED
+    await jobs.close(in_order=True)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 
 from epe.actors.admission import Limits as Admission
+from epe.cache import CacheRules, resolve
 from epe.jobs.job import JobState
 from epe.jobs.jobs import Jobs
 from epe.jobs.open_job import Order
 from epe.jobs.retention import Limits
 from epe.jobs.states import States
 from epe.jobs.store import MemoryStore
-from epe.messages import Stage
+from epe.messages import FreeCache, Stage
+from epe.planning.costs import Migration
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
+from tests.actors.test_service import Wanderer
+from tests.cache.profiles import made_up
 from tests.jobs.test_states import MemoryFiles, slowly
 
 
@@ -70,6 +74,32 @@ def test_a_job_goes_on_from_its_last_state_on_disk_and_encodes_nothing_again():
         assert files.states == {}
         await jobs.close(in_order=True)
         cluster.check_clean()
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_job_goes_on_with_the_plan_that_its_state_follows():
+    """One of which something was let go would miss it under the plan with which it was taken."""
+
+    async def main() -> None:
+        store, files = MemoryStore(), MemoryFiles()
+        slow = {"migration": Migration(bytes_per_s=1e4), "correct_costs": False}
+        more = {"policy": Wanderer(1), "refreshes": True, **slow}
+        reuse = resolve(FreeCache(fresh_budget=200), CacheRules(profile=made_up()), num_steps=400)
+        cluster, jobs = await live(store, files=files, **more)
+        await jobs.submit(ordered("a", steps=400, reuse=reuse))
+        await asyncio.sleep(8.0)
+        await die(cluster, jobs)
+        (reached,) = files.steps.values()
+        before = next(lease for _, _, lease in reversed(cluster.world.visits) if lease.first_step < reached)
+        assert before.request.reuse.refreshed
+        cluster, jobs = await live(store, files=files, **more)
+        (name,) = files.steps
+        assert (await jobs.ended(name)).state is JobState.FINISHED
+        after = cluster.world.visits[0][2].request.reuse
+        assert set(before.request.reuse.refreshed) <= set(after.refreshed)
+        await jobs.close(in_order=True)
         await cluster.stop()
 
     run(main())

@@ -95,6 +95,21 @@ async def test_the_oldest_is_the_one_that_ended_first(store: JobStore) -> None:
     assert (await store.oldest_ended()).id == "b"
 
 
+async def test_the_order_of_ends_is_that_in_which_they_came_also_when_the_clock_is_set_back(
+    store: JobStore,
+) -> None:
+    ends = {"d": 5000.0, "b": 1000.0, "c": 1001.0, "a": 1000.5}
+    for name in "abcd":
+        await store.add(open_job(name))
+    for name, now_s in ends.items():
+        await store.end(finished_job(name, now_s=now_s), {f"{name}-0": b"abc"})
+    order = []
+    while (oldest := await store.oldest_ended()) is not None:
+        order.append((oldest.id, oldest.ended_at_s))
+        await store.remove(oldest)
+    assert order == list(ends.items())
+
+
 async def test_an_error_comes_back_as_it_was(store: JobStore) -> None:
     failed = ended_by(open_job("a"), NotStored("no"), now_s=3.0)
     await store.add(open_job("a"))

@@ -30,7 +30,7 @@ def test_four_variables_are_enough() -> None:
         world_size=4,
         master_addr="10.0.0.7",
         master_port=29500,
-        single_host=False,
+        local_world_size=None,
     )
 
 
@@ -55,6 +55,24 @@ def test_slurms_own_variables_count_once_the_meeting_point_is_given() -> None:
 
 def test_the_local_rank_follows_from_the_number_of_ranks_a_host() -> None:
     assert read_placement({**PLAIN, "LOCAL_WORLD_SIZE": "2", "RANK": "3"}).local_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "here"),
+    [
+        ({"LOCAL_WORLD_SIZE": "2"}, 2),
+        ({"LOCAL_WORLD_SIZE": "4"}, 4),
+        ({"MASTER_ADDR": "127.0.0.1"}, 4),
+        ({"SLURM_NNODES": "1"}, 4),
+        ({"SLURM_NNODES": "2"}, None),
+    ],
+)
+def test_how_many_ranks_are_here_is_known_where_a_launcher_tells_it(
+    told: dict[str, str], here: int | None
+) -> None:
+    placement = read_placement({**PLAIN, **told})
+    assert placement.local_world_size == here
+    assert placement.single_host == (here == 4)
 
 
 @pytest.mark.parametrize("name", list(PLAIN))

@@ -14,7 +14,7 @@ SETTINGS = ServeSettings(
 MEETING = Meeting(
     host="127.0.0.1", port=18200, store_host="127.0.0.1", store_port=4711, http_fd=7, store_fd=8
 )
-PLAIN = Placement(launcher="plain", rank=2, local_rank=2, world_size=4, master_port=4711)
+PLAIN = Placement(launcher="plain", rank=2, local_rank=2, world_size=4, local_world_size=4, master_port=4711)
 ELSEWHERE = Meeting(host="127.0.0.1", port=18200, store_host="127.0.0.1", store_port=4711)
 
 
@@ -48,6 +48,13 @@ def test_a_device_that_the_launcher_has_picked_is_the_only_one_that_the_rank_see
     assert plan(PLAIN, meeting=ELSEWHERE, CUDA_VISIBLE_DEVICES="6")[0].device_index == 0
     assert plan(PLAIN, meeting=ELSEWHERE, CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7")[0].device_index == 6
     assert plan(Placement(), CUDA_VISIBLE_DEVICES="6")[1].device_index == 4
+
+
+def test_a_rank_of_another_host_has_the_device_of_its_place_there() -> None:
+    """Where a launcher deals ranks out in turn, both ranks of a host of two GPUs had the same one."""
+    there = {rank: replace(PLAIN, rank=rank, local_rank=rank // 2, local_world_size=2) for rank in range(4)}
+    specs = [plan(placement, meeting=ELSEWHERE)[-1] for placement in there.values()]
+    assert [(spec.rank, spec.device_index) for spec in specs] == [(0, 4), (1, 4), (2, 5), (3, 5)]
 
 
 def test_a_world_of_another_size_than_the_stage_names_both_numbers() -> None:
@@ -86,7 +93,7 @@ def test_ranks_on_one_cpu_get_one_thread_each_unless_the_user_says_otherwise() -
 def test_ranks_of_one_host_meet_on_its_loopback_unless_the_user_says_otherwise() -> None:
     assert environment(Placement())["GLOO_SOCKET_IFNAME"] == "lo"
     assert environment(Placement(), GLOO_SOCKET_IFNAME="eth0")["GLOO_SOCKET_IFNAME"] == "eth0"
-    assert "GLOO_SOCKET_IFNAME" not in environment(replace(PLAIN, single_host=False))
+    assert "GLOO_SOCKET_IFNAME" not in environment(replace(PLAIN, local_world_size=None))
 
 
 def test_a_spec_survives_the_environment() -> None:

@@ -115,6 +115,17 @@ def test_graphs_survive_moves_between_lanes(checkpoint: Path, plain: Any) -> Non
     assert all(own.statistics.num_refused == 0 for own in graphs)
 
 
+def test_a_picture_is_decoded_captured_by_families_of_videos_too(checkpoint: Path, plain: Any) -> None:
+    """Seen on two GPUs: one frame of Wan took one rank longer in bands than whole, waiting for Python."""
+    (adapter,), (graphs,) = capturing(checkpoint, 1)
+    state = solo(plain, small(checkpoint, num_steps=2))
+    expected = plain.decode(state, SoloExchange())
+    drawn = [adapter.decode(state, SoloExchange()) for _ in range(3)]
+    assert all(torch.equal(each, expected) for each in drawn)
+    assert graphs.statistics.num_replayed == 2
+    assert graphs.statistics.num_refused == 0
+
+
 def test_passes_that_are_captured_in_gaps_keep_no_gradients_and_give_the_same_bits(
     checkpoint: Path, plain: Any
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,19 +12,19 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from epe.cache import CacheRules, num_records, resolve, sizes_of
+from epe.cache import CacheRules, num_records, refreshed, resolve, sizes_of
 from epe.cache.schedule import fewest_tea_steps
 from epe.config.attention import attention_rows
 from epe.config.request import resolve_request
 from epe.families import FAMILIES
 from epe.messages import FreeCache, MeanCache, Pab, Request, Split, Strategy, TaylorSeer, TeaCache
 from epe.models.contract import State
-from epe.models.reusing import kept_bytes, num_computed
+from epe.models.reusing import kept_bytes, num_computed, without_kept
 from epe.transport.exchange import SoloExchange as Solo
 from tests.cache.profiles import made_up
 from tests.lanes import on_lane
 from tests.models.every_family import Ranks, make_request
-from tests.models.trajectories import advance, drawn_by_lane, drawn_with_moves, same, solo
+from tests.models.trajectories import Parcel, advance, drawn_by_lane, drawn_with_moves, same, solo
 
 RULES = CacheRules(profile=made_up())
 STEPS = 9
@@ -84,6 +86,30 @@ def test_a_move_at_every_boundary_changes_no_bit(ranks: Ranks, checkpoint: Path)
         request = cached(checkpoint, strategy)
         moved = drawn_with_moves(adapters, adapters[0].encode(request), turns)
         assert same(moved, solo(adapters[0], request))
+
+
+def test_what_stays_behind_on_moves_leaves_the_picture_of_the_new_plan_drawn_alone(
+    ranks: Ranks, checkpoint: Path
+) -> None:
+    """Of a lane whose first rank has what is kept, and whose second has not."""
+    adapters = ranks(2)
+    for strategy in dict.fromkeys((strategy_of(checkpoint), TEA)):
+        state = adapters[0].encode(cached(checkpoint, strategy))
+        for num_steps in (3, 3, 3):
+            plan = refreshed(state.request.reuse, state.step, num_steps=STEPS)
+            begun = dataclasses.replace(state, request=replace(state.request, reuse=plan))
+            bare = adapters[0].export_state(without_kept(begun))
+            state, other = on_lane(2, partial(_drawn_from, adapters, begun, bare, num_steps))
+            assert same(state, other)
+        plain = cached(checkpoint, strategy).reuse
+        assert len(state.request.reuse.computed) > len(plain.computed)
+        assert same(state, solo(adapters[0], state.request))
+
+
+def _drawn_from(adapters: list[Any], begun: State, bare: Parcel, num_steps: int, exchange: Any) -> State:
+    adapter = adapters[exchange.position]
+    state = adapter.import_state(begun.request, *bare) if exchange.position else begun
+    return advance(adapter, state, exchange, Split(cp=2), num_steps=num_steps)
 
 
 def test_requests_of_different_strategies_that_take_turns_do_not_meet(ranks: Ranks, checkpoint: Path) -> None:

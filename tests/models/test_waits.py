@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.random_pipeline import make_adapter
-from epe.messages import Split
+from epe.cache import CacheRules, resolve
+from epe.families import FAMILIES
+from epe.messages import MeanCache, Pab, Split, Strategy
 from epe.models.contract import State
 from epe.transport.exchange import SoloExchange
+from tests.cache.profiles import made_up
 from tests.models.every_family import adapters_of, make_request
 from tests.oracle import load_oracle
 
@@ -67,8 +71,18 @@ def waits() -> Iterator[list[str]]:
         yield seen
 
 
-def test_no_step_of_a_request_but_the_first_waits_for_the_device(checkpoint: Path) -> None:
-    request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=6)
+@pytest.mark.parametrize(
+    "strategy", [None, MeanCache(fresh_steps=3), Pab()], ids=lambda each: type(each).__name__
+)
+def test_no_step_of_a_request_but_the_first_waits_for_the_device(
+    checkpoint: Path, strategy: Strategy | None
+) -> None:
+    """With FlexCache each step asked the device for the noise levels, twice."""
+    rules = CacheRules(profile=made_up(), attention=FAMILIES[checkpoint.name].attention)
+    if isinstance(strategy, Pab) and not rules.attention:
+        pytest.skip("this family has no attention that can be used again")
+    reuse = resolve(strategy and replace(strategy, few_steps=True, warmup_steps=1), rules, num_steps=6)
+    request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=6, reuse=reuse)
     state = moved(adapters_of(checkpoint, 1)[0].encode(request))
     pipeline = load_oracle(checkpoint)
     pipeline.transformer.to(NOWHERE)

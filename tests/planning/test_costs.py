@@ -29,6 +29,26 @@ def test_a_correction_belongs_to_one_key_alone():
     assert table.seconds(key(2048)) == pytest.approx(2.0)
 
 
+def test_a_width_that_was_slow_once_is_not_slow_for_ever():
+    """While a neighbour had the machine, two ranks took as long as one: they were not asked again."""
+    table = CostTable({key(): 1.0, key(width=2): 0.6})
+    table.observe(key(width=2), 1.5)
+    assert table.seconds(key(width=2)) > 1.0
+    for _ in range(40):
+        table.observe(key(), 1.0)
+    assert table.seconds(key(width=2)) < 0.8
+
+
+def test_a_width_that_is_slow_whenever_it_is_used_stays_slow():
+    table = CostTable({key(): 1.0, key(width=2): 0.6})
+    for _ in range(20):
+        table.observe(key(width=2), 1.5)
+        table.observe(key(), 1.0)
+    for _ in range(40):
+        table.observe(key(), 1.0)
+    assert table.seconds(key(width=2)) == pytest.approx(1.5, rel=0.01)
+
+
 def test_a_wrong_first_sample_does_not_poison_the_correction():
     table = CostTable({key(): 1.0})
     table.observe(key(), 50.0)

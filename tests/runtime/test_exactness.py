@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
+from torch.distributed import HashStore
 
 from epe.config.load import build_stage
 from epe.models.catalog import load_adapter
 from epe.models.loading import Loading
-from epe.runtime.exactness import widths_to_leave_out
+from epe.runtime.exactness import left_out_by_any, widths_to_leave_out
 from tests.parallel.test_products import Dividing
 
 
@@ -33,3 +36,29 @@ def test_a_rank_names_the_widths_on_which_a_layer_gives_other_bits(tiny_zimage, 
     said = capsys.readouterr()
     assert "width.left_out" in said.out + said.err
     assert "noise_refiner.0.attention.to_q" in said.out + said.err
+
+
+def test_a_stage_that_measures_no_size_is_tried_at_its_default_one(tiny_zimage):
+    """It had no smallest size, and a rank on a GPU could not start."""
+    stage = build_stage(
+        {
+            "name": "image",
+            "factory": "zimage",
+            "gpu": [0, 1],
+            "parallelism": {"scheduler": {"warmup_resolutions": []}},
+            "factory_args": {"model_path": str(tiny_zimage)},
+        }
+    )
+    adapter = load_adapter("zimage", tiny_zimage, Loading(device=torch.device("cpu")))
+    assert widths_to_leave_out(adapter, stage) == ()
+
+
+def test_a_width_that_one_rank_leaves_out_is_left_out_by_all():
+    """A rank of `epe bench` that alone found a width unequal went on to the next one, and the others waited for it."""
+    store, found = HashStore(), [(2,), (), (2, 4), ()]
+
+    def ask(rank: int) -> tuple[int, ...]:
+        return left_out_by_any(found[rank], rank=rank, world_size=4, store=store)
+
+    with ThreadPoolExecutor(4) as ranks:
+        assert list(ranks.map(ask, range(4))) == [(2, 4)] * 4

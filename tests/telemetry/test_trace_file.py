@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,23 @@ def test_an_empty_file_may_be_claimed_and_one_that_holds_something_may_not(tmp_p
 def test_a_bad_path_is_refused_at_the_start(tmp_path: Path, name: str):
     with pytest.raises(BadSetting, match=r"--record-trace: .* cannot be written"):
         claim_trace(str(tmp_path / name), flag="--record-trace")
+
+
+def test_a_disk_that_is_full_for_a_while_leaves_no_half_line(tmp_path: Path):
+    path = tmp_path / "trace.jsonl"
+    program = f"""
+import resource, signal
+from epe.telemetry.trace_file import append_trace
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+append_trace({str(path)!r}, b"first\\n")
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+try:
+    append_trace({str(path)!r}, b"second\\n")
+except OSError as error:
+    print(error.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+append_trace({str(path)!r}, b"third\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "File too large\n", done.stderr
+    assert path.read_bytes() == b"first\nthird\n"

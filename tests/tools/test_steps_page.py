@@ -7,7 +7,7 @@ import json
 from benchmarks.steps_page import page
 from tests.world import ROOT
 
-RUNS = [ROOT / f"benchmarks/kept/h200-steps-{name}.jsonl" for name in "abcde"]
+RUNS = [ROOT / f"benchmarks/kept/h200-steps-{name}.jsonl" for name in "abcdef"]
 SETTING = {"device": "a GPU", "python": "3", "torch": "2", "diffusers": "0", "rounds": 3}
 
 
@@ -55,6 +55,41 @@ def test_compiled_steps_that_stray_too_far_are_named() -> None:
     strayed = {**case, "size": "480x832x81", "psnr_db": {"ours_compiled": 39.9}}
     assert "The least here is 45 dB; below it: none." in page([SETTING, kept])
     assert "The least here is 40 dB; below it: wan 480x832x81, 512." in page([SETTING, kept, strayed])
+
+
+def test_those_that_were_faster_are_named() -> None:
+    def run(family: str, **ratios: float) -> dict[str, object]:
+        return {
+            "family": family,
+            "size": "256x256",
+            "text_rows": 128,
+            "step_ms": {name: [100.0 / ratio] * 3 for name, ratio in ratios.items()},
+            "against_diffusers": {name: [each] * 3 for name, each in ratios.items()},
+            "equal_bits": {},
+            "graphs": {},
+            "peak_gib": {},
+        }
+
+    def decode(pixels: str, **ratios: float) -> dict[str, object]:
+        each = {name: [ratio] * 3 for name, ratio in ratios.items()}
+        milliseconds = {"diffusers": 1.0, "fast": 1.0}
+        psnr_db = {"fast": None}
+        named = {"decode": "KL", "pixels": pixels, "dtype": "torch.bfloat16"}
+        return {**named, "ms": milliseconds, "ratio": each, "psnr_db": psnr_db}
+
+    ahead = [
+        run("wan", diffusers=1.0, diffusers_compiled=1.4, ours_compiled=1.5),
+        run("flux1", diffusers=1.0, ours_compiled=1.5, xfuser=1.5, cache_dit_reusing=1.8, ours_reusing=1.9),
+        decode("8x8", diffusers=1.0, diffusers_compiled=2.0, exact=1.0, fast=2.1),
+    ]
+    assert "\nNowhere: by the medians" in page([SETTING, *ahead])
+    behind = [
+        run("wan", diffusers=1.0, diffusers_compiled=1.6, ours_compiled=1.5),
+        run("zimage", diffusers=1.0, ours_compiled=2.0, cache_dit_reusing=2.1, ours_reusing=2.0),
+        decode("8x8", diffusers=1.0, diffusers_compiled=2.2, exact=1.0, fast=2.1),
+    ]
+    named = "wan 256x256, 128 (diffusers_compiled); zimage 256x256, 128 (cache_dit_reusing)"
+    assert f"\n{named}; KL 8x8 (diffusers_compiled): by the medians" in page([SETTING, *behind])
 
 
 def test_what_lanes_gave_in_several_runs_is_one_row() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import time
@@ -369,7 +370,7 @@ def one_comes_back(context: RankContext) -> Any:
         await settle(link, context)
         if link.node == "r1":
             return await comes_and_goes(link, desk, context)
-        talks = 0
+        talks, calls = 0, {}
         for life in (1, 2):
             await desk.until(lambda: "r1" in desk.down)
             while link.has_lost:
@@ -381,10 +382,17 @@ def one_comes_back(context: RankContext) -> Any:
             del desk.down["r1"]
             assert await link.ask("worker@r1", f"x@{link.node}", Inspect(), 5.0) is True
             await desk.until(lambda life=life: Cancel(request_id=str(life)) in desk.came)
+            calls[life] = num_calls()
             context.store.set(f"met{life}/{link.node}", "1")
-        return talks > 0, sum(isinstance(message, Cancel) for message in desk.came)
+        return talks > 0, sum(isinstance(message, Cancel) for message in desk.came), calls[2] - calls[1]
 
     return play(context, scene)
+
+
+def num_calls() -> int:
+    """The calls that this process has to answer or waits for; each keeps its connection."""
+    gc.collect()
+    return sum(isinstance(each, torch.futures.Future | torch._C.Future) for each in gc.get_objects())
 
 
 async def comes_and_goes(link: RpcLink, desk: Desk, context: RankContext) -> Any:

@@ -108,9 +108,10 @@ def test_a_node_that_closes_its_link_is_down_for_the_others_alone(world: World) 
 
 @pytest.mark.world
 def test_a_node_that_was_lost_comes_back_again_and_again_while_the_others_talk_on(world: World) -> None:
-    for talked, num_heard in world.run(scenes.one_comes_back)[:2]:
+    for talked, num_heard, num_calls_kept in world.run(scenes.one_comes_back)[:2]:
         assert talked
         assert num_heard == 2
+        assert num_calls_kept == 0, "of a former life"
 
 
 @pytest.mark.world

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, Store
 
 from epe.errors import StartFailed
-from epe.transport.store import host_store, interface_of, is_loopback, join_store, split_store
+from epe.transport.store import host_store, interface_of, is_loopback, join_store, split_store, told_by_all
 
 
 def test_a_store_is_served_on_the_socket_that_the_parent_bound() -> None:
@@ -48,3 +49,30 @@ def test_a_world_keeps_to_loopback_only_if_its_store_is_there() -> None:
     assert interface_of(HashStore()) is None
     assert is_loopback("localhost")
     assert not is_loopback("0.0.0.0")
+
+
+def tell(store: Store, words: list[str]) -> list[list[str]]:
+    """What each rank of a world hears, where each says one of `words`."""
+
+    def say(rank: int) -> list[str]:
+        return told_by_all(store, "word", words[rank], rank=rank, world_size=len(words), timeout_s=20)
+
+    with ThreadPoolExecutor(len(words)) as ranks:
+        return list(ranks.map(say, range(len(words))))
+
+
+def test_all_ranks_hear_what_each_has_told_and_its_first_word_counts() -> None:
+    store = HashStore()
+    assert tell(store, ["a", "", "c"]) == [["a", "", "c"]] * 3
+    assert told_by_all(store, "word", "x", rank=2, world_size=3, timeout_s=0) == ["a", "", "c"]
+
+
+def test_what_ranks_of_another_epoch_told_is_not_heard() -> None:
+    store = HashStore()
+    assert tell(split_store(store, 0), ["a", "b"]) == [["a", "b"]] * 2
+    assert tell(split_store(store, 1), ["c", "b"]) == [["c", "b"]] * 2
+
+
+def test_ranks_that_tell_nothing_are_named() -> None:
+    with pytest.raises(StartFailed, match=r"^rank 0, 2 told nobody its word within 0.05 s$"):
+        told_by_all(HashStore(), "word", "b", rank=1, world_size=3, timeout_s=0.05)

@@ -19,6 +19,7 @@ from epe.models.decoding import decoded
 from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux1.plan import PLAN
 from epe.models.flux1.single import keep_apart
+from epe.models.flux_attention import make_attention_fast
 from epe.models.guide import lead_away
 from epe.models.loading import Loading
 from epe.models.moving import Movable
@@ -63,6 +64,8 @@ class Flux1Adapter(StepsApart, Movable, Capturable):
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
         keep_apart(self.pipeline.transformer)
+        make_attention_fast(self.pipeline.transformer)
+        self.sharding.share_attention()
         super().compile_blocks(backend=backend)
 
     def encode(self, request: Request) -> State:

@@ -19,6 +19,7 @@ from epe.models.contract import LATENTS, State
 from epe.models.decoding import decoded
 from epe.models.denoising import BRANCHES, StepsApart, latents_of
 from epe.models.flux2_klein.plan import PLAN
+from epe.models.flux_attention import make_attention_fast
 from epe.models.guide import lead_away
 from epe.models.loading import Loading
 from epe.models.moving import Movable
@@ -56,6 +57,12 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         self._latent_ids = lru_cache(maxsize=64)(self._make_latent_ids)
         self._text_ids = lru_cache(maxsize=64)(self._make_text_ids)
         super().__init__(make_schedule=self._make_schedule, guide=lead_away)
+
+    def compile_blocks(self, *, backend: str = "inductor") -> None:
+        """Compile the blocks of the transformer, which changes the last bits of what they give."""
+        make_attention_fast(self.pipeline.transformer)
+        self.sharding.share_attention()
+        super().compile_blocks(backend=backend)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""

@@ -136,7 +136,10 @@ class WanAdapter(Steps, Movable, Capturable):
     def decode(self, state: State, exchange: Exchange | None = None) -> torch.Tensor | None:
         """Pixels of the finished latents: uint8, (frames, height, width, 3). Raises `NonFinite`."""
         with torch.inference_mode():
-            video = decode_frames(self.pipeline.vae, state.tensors[LATENTS], exchange, writers=self.writers)
+            latents = state.tensors[LATENTS]
+            video = decode_frames(
+                self.pipeline.vae, latents, exchange, graphs=self.graphs, writers=self.writers
+            )
             return video_of(video, self.pipeline.video_processor)
 
     def _resumed(self, state: State) -> UniPCMultistepScheduler:

@@ -26,7 +26,7 @@ from epe.models.loading import Loading
 from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
-from epe.models.schedule import at_step
+from epe.models.schedule import at_step, sent
 from epe.models.zimage.captions import Captions
 from epe.models.zimage.feed_forward import join_gates
 from epe.models.zimage.plan import LAYERS, PLAN
@@ -175,8 +175,8 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
             config.get("max_shift", 1.15),
         )
         sigmas = get_default_z_image_sigmas(num_steps)
-        retrieve_timesteps(scheduler, num_steps, self._device, sigmas=sigmas, mu=mu)
-        return scheduler
+        retrieve_timesteps(scheduler, num_steps, sigmas=sigmas, mu=mu)
+        return sent(scheduler, self._device)
 
     def _predict(
         self,

@@ -24,7 +24,7 @@ from epe.transport.ring import Layout
 NUM_BLOCKS = 64
 SLOT_BYTES = 128 << 10
 # For so long ranks try each other's memory.
-TRIAL_LIMIT_S = 20.0
+TRIAL_LIMIT_S = 45.0
 # Of a trial: more than all slots hold, less than a word, and a word.
 TRIAL_BYTES = (3 * NUM_BLOCKS * SLOT_BYTES, 4099, 16)
 # torch is to set up no multicast, and not to refuse ranks that see one GPU each: to all of them it is the first.
@@ -117,6 +117,14 @@ class _Mapping:
         self.failed = False
         self._lock = threading.Lock()
 
+    @property
+    def problem(self) -> str:
+        """Why no more can be mapped, for now or ever."""
+        if self.failed:
+            return "the memory of an earlier lane could not be mapped"
+        # By a lane that was given up meanwhile: torch waits for its members without a limit.
+        return "the memory of an earlier lane is still being mapped" if self._lock.locked() else ""
+
     def mapped(self, memory: torch.Tensor, members: Members, *, number: int) -> Any:
         """The handle of `memory` and its like of all members. Raises `RuntimeError`."""
         with self._lock:
@@ -158,8 +166,8 @@ def _of_gpu(device: torch.device) -> str:
     """What this process lacks."""
     for name in _WITHOUT:
         os.environ.setdefault(name, "1")
-    if _mapping.failed:
-        return "the memory of a lane could not be mapped before"
+    if problem := _mapping.problem:
+        return problem
     backend = symmetric_memory.get_backend(device)
     if backend != "CUDA":
         return f"torch takes {backend} for symmetric memory, and CUDA is needed"

@@ -116,4 +116,21 @@ def test_a_process_whose_number_is_not_known_any_more_says_so(processes: list[Si
     process.torch.fails = True
     with pytest.raises(RuntimeError, match="no peer access"):
         process.mapping.mapped(torch.empty(1), Members(HashStore(), 0, 1), number=0)
-    assert process.mapping.failed
+    assert "could not be mapped" in process.mapping.problem
+
+
+def test_while_a_lane_that_was_given_up_is_mapped_others_share_no_memory(
+    processes: list[SimpleNamespace],
+) -> None:
+    process, store = processes[0], HashStore()
+    absent = Members(store, 0, 2)
+    thread = threading.Thread(
+        target=lambda: process.mapping.mapped(torch.empty(1), absent, number=3), daemon=True
+    )
+    assert process.mapping.problem == ""
+    thread.start()
+    store.wait(["memory/3/0"])
+    assert "still being mapped" in process.mapping.problem
+    store.set("memory/3/1", "of 1")
+    thread.join(10.0)
+    assert process.mapping.problem == ""

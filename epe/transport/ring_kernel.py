@@ -17,13 +17,18 @@ NUM_WARPS = 16
 _TILE = tl.constexpr(NUM_WARPS * 32 * 4 * 2)
 _BYTES_TILE = tl.constexpr(NUM_WARPS * 32)
 
-# Looks at a count of its own memory, and now and then over the bus whether the host wants it to stop.
+# One thread of a block looks at a count in its own memory, and seldom over the bus whether the host wants it to stop. When
+# all threads did that, a rank that had waited long was late by that reading itself, the other then waited for it, and so
+# on: some steps took twice their time.
 _WAIT = tl.constexpr(
     """
     {
         .reg .pred p;
+        .reg .u32 thread, stopped;
         .reg .s32 seen, left, looks;
-        .reg .u32 stopped;
+        mov.u32 thread, %tid.x;
+        setp.ne.u32 p, thread, 0;
+        @p bra done;
         mov.s32 looks, 0;
     look:
         ld.acquire.sys.global.s32 seen, [$1];
@@ -32,7 +37,7 @@ _WAIT = tl.constexpr(
         @p bra done;
         add.s32 looks, looks, 1;
         and.b32 left, looks, 1023;
-        setp.ne.s32 p, left, 0;
+        setp.ne.s32 p, left, 64;
         @p bra look;
         ld.volatile.global.u32 stopped, [$3];
         setp.eq.u32 p, stopped, 0;
@@ -56,8 +61,9 @@ def _count_at(place):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _wait(place, count, stop):  # type: ignore[no-untyped-def]
-    # Each thread waits by itself, so none reads what it has not seen signalled.
     tl.inline_asm_elementwise(_WAIT, "=r,l,r,l", [place, count, stop], dtype=tl.int32, is_pure=False, pack=1)
+    # What the one has seen holds for all.
+    tl.debug_barrier()
 
 
 @triton.jit

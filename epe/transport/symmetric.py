@@ -22,7 +22,7 @@ from epe.transport.fast import FastWires
 from epe.transport.ring import Layout
 
 NUM_BLOCKS = 64
-SLOT_BYTES = 128 << 10
+SLOT_BYTES = 64 << 10
 # For so long ranks try each other's memory.
 TRIAL_LIMIT_S = 45.0
 # Of a trial: more than all slots hold, less than a word, and a word.

@@ -17,9 +17,9 @@ NUM_WARPS = 16
 _TILE = tl.constexpr(NUM_WARPS * 32 * 4 * 2)
 _BYTES_TILE = tl.constexpr(NUM_WARPS * 32)
 
-# One thread of a block looks at a count in its own memory, and seldom over the bus whether the host wants it to stop. When
-# all threads did that, a rank that had waited long was late by that reading itself, the other then waited for it, and so
-# on: some steps took twice their time.
+# One thread of a block looks at a count in its own memory, and seldom over the bus whether the host wants it to stop.
+# When all threads did that, a rank that had waited long was late by that reading itself, the other then waited for it,
+# and so on: some steps took twice their time.
 _WAIT = tl.constexpr(
     """
     {

@@ -45,9 +45,8 @@ def _steps(lines: list[Line]) -> Iterator[str]:
     yield ""
     yield (
         "Models of real size with random weights in bfloat16, 128 rows of text, AGKV, one guidance branch. "
-        "Milliseconds of a step: the median of rounds in which all ways took their turns; ratios within a round, as "
-        "median with the least and the most. Host: until Python had issued the step. Bits are those of one captured "
-        "rank."
+        "Milliseconds of a step in rounds in which all ways took their turns, and ratios within a round: medians with "
+        "the least and the most. Host: until Python had issued a step. Bits are those of one captured rank."
     )
     yield ""
     cases: dict[tuple[str, str], dict[tuple[str, bool], Line]] = {}
@@ -77,7 +76,7 @@ def _step_row(case: tuple[str, str], ways: dict[tuple[str, bool], Line]) -> list
 
 
 def _ms(line: Line, name: str = "step_ms") -> str:
-    return f"{median(line[name]):.1f}"
+    return spread(line[name], 1) if name == "step_ms" else f"{median(line[name]):.1f}"
 
 
 def _ratio(one: Line, other: Line) -> str:

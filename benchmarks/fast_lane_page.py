@@ -22,11 +22,11 @@ COMMANDS = (
 SWING = """\
 ## Steps that took twice their time
 
-In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at each of
-its 34 exchanges. In the kernel of these runs all threads that waited read the host's word that ends a wait, after 1,024
-looks at their count. Such reads come one after the other: a rank that had waited for so long was late by its own reading,
-the other then waited as long for it and read too, and so on. That the word is read by one thread of a block and at every
-2,048th look alone is newer than these runs, and no GPU has run it."""
+In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at
+each of its 34 exchanges. In the kernel of these runs all threads that waited read the host's word that ends a wait,
+after 1,024 looks at their count. Such reads come one after the other: a rank that had waited for so long was late by its
+own reading, the other then waited as long for it and read too, and so on. That the word is read by one thread of a
+block and at every 2,048th look alone is newer than these runs, and no GPU has run it."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 
@@ -40,8 +40,8 @@ def page(lines: list[Line]) -> str:
         "",
         f"{setting['num_gpus']} {setting['gpu']} of one host, a rank each, a lane of both; NCCL without NVLink "
         f"multicast, and `fast`, which has none. Python {setting['python']}, torch {setting['torch']}, diffusers "
-        f"{setting['diffusers']}. Of times the rank that began last counts. Over NCCL a captured pass is cut where the lane "
-        "exchanges, over `fast` it is one graph.",
+        f"{setting['diffusers']}. Of times the rank that began last counts. Over NCCL a captured pass is cut where "
+        "the lane exchanges, over `fast` it is one graph.",
     ]
     for section in (_steps, _swing, _exchanges, _bits, _connect, _death):
         parts += ["", *section([line for line in lines if line.get("section") == section.__name__[1:]])]

@@ -24,8 +24,8 @@ SWING = """\
 
 In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at
 each of its 34 exchanges. In the kernel of these runs all threads that waited read the host's word that ends a wait,
-after 1,024 looks at their count. Such reads come one after the other: a rank that had waited for so long was late by its
-own reading, the other then waited as long for it and read too, and so on. That the word is read by one thread of a
+after 1,024 looks at their count. Such reads come one after the other: a rank that had waited for so long was late by
+its own reading, the other then waited as long for it and read too, and so on. That the word is read by one thread of a
 block and at every 2,048th look alone is newer than these runs, and no GPU has run it."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 

@@ -50,17 +50,18 @@ Known = tuple[str, bool, str, float]
 
 
 def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
-    """(strategy, its value, plan) of the reference's table, one of each strategy first."""
+    """(strategy, its value, plan) of the reference's table, one of each strategy first; last TeaCache, of which random
+    weights may compute every step."""
     every = [
         list(_freecache()),
         list(_published(family)),
         list(_taylorseer()),
         list(_meancache()),
         list(_pab(family)),
-        list(_teacache()),
     ]
     for row in zip_longest(*every):
         yield from filter(None, row)
+    yield from _teacache()
 
 
 def _freecache() -> Iterator[tuple[str, float, Reuse]]:

@@ -49,7 +49,33 @@ def service(lines: list[Line]) -> Iterator[str]:
     heads = ("load", "policy", "class", "requests", "in time: live", "simulated", "points", "median s: live")
     rows = (row for key, line in sorted(found.items()) for row in _difference_rows(*key, line))
     yield from table((*heads, "simulated", "%", "P95 s: live", "simulated", "%"), rows)
+    yield ""
+    yield from _differences(list(found.values()))
 
+
+def _differences(cells: list[Line]) -> Iterator[str]:
+    """How many classes are as near as the simulator shall be."""
+    pairs = [
+        (live, cell["simulated"][name])
+        for cell in cells
+        for name, live in cell["live"].items()
+        if name != "all" and name in cell["simulated"]
+    ]
+    near = sum(abs(foretold["in_time"] - live["in_time"]) <= POINTS for live, foretold in pairs)
+    yield (
+        f"Of {len(pairs)} classes {near} are within {100 * POINTS:.0f} points of what came in time, "
+        f"{_near(pairs, 'p50_s', MEDIAN)} within {MEDIAN:.0%} of the median and {_near(pairs, 'p95_s', TAIL)} within "
+        f"{TAIL:.0%} of P95."
+    )
+
+
+def _near(pairs: list[tuple[Line, Line]], name: str, limit: float) -> int:
+    both = [(live[name], foretold[name]) for live, foretold in pairs if live[name] and foretold[name]]
+    return sum(abs(foretold / live - 1) <= limit for live, foretold in both)
+
+
+# How near the simulator shall be: of attainment, median and P95.
+POINTS, MEDIAN, TAIL = 0.03, 0.05, 0.10
 
 NOT_RUN = """\
 Not run: the time on the machine ended before it, and then machines of two GPUs were not to be had. The program ran from
@@ -84,8 +110,9 @@ A GPU for each rank and one service for each policy, all up together; each has t
 arrivals for some 10 s (every cell says how many requests that were); load is the work on one rank over the time of all
 ranks, by the costs measured at the start. Deadlines are three times the best latency that a request could have alone.
 *static SP* has every step on all ranks, *static DP* each request on one, *static stages* encode and decode on one rank
-and steps at a width fixed for each class. Costs are measured by the first service, and read by the others. An answer
-that comes later than 8 s after the last arrival counts as none."""
+and steps at a width fixed for each class. Costs are measured by the first service, and read by the others but static
+DP, which decodes whole and measures its own. An answer that comes later than 8 s after the last arrival counts as
+none."""
 
 
 def _cell_row(load: float, policy: str, seen: Line) -> list[object]:

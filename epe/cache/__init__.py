@@ -4,7 +4,7 @@ The velocities that are kept belong to the state of a request, in `models`.
 """
 
 from epe.cache.profile import FILE, MagTable, Profile, find_profile, published_profile, read_profile
-from epe.cache.refreshing import num_kept, refreshed
+from epe.cache.refreshing import refreshed
 from epe.cache.rules import (
     FEW_STEPS,
     NAMES,
@@ -17,7 +17,7 @@ from epe.cache.rules import (
 )
 from epe.cache.schedule import reused_kinds
 from epe.cache.sizes import RowBytes, Sizes, record_bytes, sizes_of
-from epe.cache.weights import last_uses, num_records, weights
+from epe.cache.weights import last_uses, num_kept, num_records, records_at, weights
 
 __all__ = [
     "FEW_STEPS",
@@ -38,6 +38,7 @@ __all__ = [
     "published_profile",
     "read_profile",
     "record_bytes",
+    "records_at",
     "refreshed",
     "resolve",
     "reused_kinds",

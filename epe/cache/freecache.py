@@ -113,7 +113,7 @@ class Gaps:
         return self._gains[after] * left, pulls
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def gaps_of(profile: Profile, num_steps: int) -> Gaps:
     """Those of a model."""
     return Gaps(profile, num_steps)

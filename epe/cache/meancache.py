@@ -63,7 +63,7 @@ def _cheapest(costs: np.ndarray, always: frozenset[int], num_computed: int) -> t
     return tuple(steps[:0:-1])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _gaps(profile: Profile, num_steps: int, longest: int) -> _Gaps:
     sigmas, products = products_at(profile, num_steps)
     costs, windows = np.full((num_steps, longest), np.inf), np.ones((num_steps, longest), np.int8)

@@ -9,7 +9,7 @@ import numpy as np
 from epe.cache.profile import Profile
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def products_at(profile: Profile, num_steps: int) -> tuple[tuple[float, ...], np.ndarray]:
     """Noise levels before each step and after the last, and the products (steps, steps). Where the profile has another
     number of steps, straight lines lead between those at the noise levels around."""

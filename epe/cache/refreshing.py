@@ -6,16 +6,8 @@ from bisect import bisect_left, insort
 
 from msgspec.structs import replace
 
-from epe.cache.weights import even_levels, last_uses, weights
+from epe.cache.weights import even_levels, weights
 from epe.messages.caching import Reuse
-
-
-def num_kept(reuse: Reuse, step: int, *, num_steps: int) -> int:
-    """Velocities (with TeaCache also latents) that are kept at the boundary before `step`."""
-    if not reuse.is_static:
-        return 2 if step and reuse.is_open(step, num_steps) else 0
-    uses = last_uses(reuse, even_levels(num_steps))
-    return sum(first < step <= last for first, last in uses.items())
 
 
 def refreshed(reuse: Reuse, step: int, *, num_steps: int) -> Reuse:

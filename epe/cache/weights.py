@@ -129,12 +129,20 @@ def even_levels(num_steps: int) -> tuple[float, ...]:
     return tuple(1 - step / num_steps for step in range(num_steps + 1))
 
 
-def num_records(reuse: Reuse, num_steps: int) -> int:
-    """The most velocities that are kept at once: with TeaCache the last one, and the latents that it came from, as long
-    as a step is to be decided on."""
+@lru_cache(maxsize=4096)
+def records_at(reuse: Reuse, sigmas: tuple[float, ...], step: int) -> tuple[int, ...]:
+    """The computed steps whose velocities are kept at the boundary before `step`; of strategies that are static."""
+    return tuple(first for first, last in last_uses(reuse, sigmas).items() if first < step <= last)
+
+
+def num_kept(reuse: Reuse, step: int, *, num_steps: int) -> int:
+    """Velocities that are kept at the boundary before `step`: with TeaCache the last one, and the latents that it came
+    from, as long as a step is to be decided on."""
     if not reuse.is_static:
-        return 2 if reuse.is_open(0, num_steps) else 0
-    uses = last_uses(reuse, even_levels(num_steps))
-    return max(
-        (sum(first <= step < last for first, last in uses.items()) for step in range(num_steps)), default=0
-    )
+        return 2 if step and reuse.is_open(step, num_steps) else 0
+    return len(records_at(reuse, even_levels(num_steps), step))
+
+
+def num_records(reuse: Reuse, num_steps: int) -> int:
+    """The most that are kept at once."""
+    return max(num_kept(reuse, step, num_steps=num_steps) for step in range(num_steps))

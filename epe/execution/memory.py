@@ -103,6 +103,19 @@ def meter_for(device: torch.device, *, limit_bytes: int | None) -> Meter:
     return meter
 
 
+# What the captured passes of a rank may keep of its GPU's memory: where the sizes that are asked for in turn do not
+# find room together, each is captured anew whenever it comes.
+GRAPH_SHARE = 0.1
+
+
+def graph_bytes(device: torch.device, *, memory_mib: int | None) -> int:
+    """What captured passes may keep: what the stage file says (2**20 bytes), or else a share of the GPU's memory."""
+    if memory_mib is not None:
+        return memory_mib * 2**20
+    _, total = torch.cuda.mem_get_info(device)
+    return int(GRAPH_SHARE * total)
+
+
 # Kept free on a GPU: what the allocator cannot use for want of one large piece, and what libraries take later.
 GPU_RESERVE = 0.05
 

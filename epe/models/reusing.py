@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from epe.cache import last_uses, reused_kinds, weights
+from epe.cache import records_at, reused_kinds, weights
 from epe.messages import KEPT, ActiveStrategy, Pab, Request, Reuse, Split, TeaCache
 from epe.models.contract import LATENTS, State
 from epe.parallel import Broadcast, SequenceSharding
@@ -70,7 +70,7 @@ def _stepped(denoiser: Denoiser, states: Sequence[State], exchange: Exchange, sp
     for state, change, is_fresh in zip(states, changes, fresh, strict=True):
         velocity = next(made) if is_fresh else _led_on(denoiser, state)
         done = denoiser.advanced(state, velocity)
-        kept = _kept(denoiser, state, velocity, is_fresh=is_fresh)
+        kept = _kept(denoiser, state, velocity)
         own = {name: tensor for name, tensor in done.tensors.items() if not name.startswith(KEPT)}
         counts = _counts(state, 0.0 if is_fresh else change, is_fresh=is_fresh)
         after.append(State(done.request, done.step, {**own, **kept}, {**done.scalars, **counts}))
@@ -157,9 +157,7 @@ def _led_on(denoiser: Denoiser, state: State) -> torch.Tensor:
     return total.to(next(iter(records.values())).dtype)
 
 
-def _kept(
-    denoiser: Denoiser, state: State, velocity: torch.Tensor, *, is_fresh: bool
-) -> dict[str, torch.Tensor]:
+def _kept(denoiser: Denoiser, state: State, velocity: torch.Tensor) -> dict[str, torch.Tensor]:
     """What later steps still need of this one and of those before it."""
     reuse, next_step = state.request.reuse, state.step + 1
     if reuse is None or next_step == state.request.num_steps:
@@ -168,14 +166,9 @@ def _kept(
         return {_LAST_VELOCITY: velocity, _LAST_LATENTS: state.tensors[LATENTS]}
     if not reuse.is_static:
         return {}
-    uses = last_uses(reuse, denoiser.sigmas(state.request))
-    records = {step: state.tensors.get(_record(step)) for step in uses}
-    if is_fresh:
-        records[state.step] = velocity
+    records = records_at(reuse, denoiser.sigmas(state.request), next_step)
     return {
-        _record(step): record
-        for step, record in records.items()
-        if record is not None and uses.get(step, 0) >= next_step
+        _record(step): velocity if step == state.step else state.tensors[_record(step)] for step in records
     }
 
 

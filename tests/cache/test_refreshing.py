@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epe.cache import CacheRules, last_uses, num_kept, refreshed, resolve, weights
+from epe.cache import CacheRules, last_uses, num_kept, records_at, refreshed, resolve, weights
 from epe.cache.weights import even_levels
 from epe.messages import FreeCache, MagCache, MeanCache, Pab, Reuse, Strategy, TaylorSeer, TeaCache
 from tests.cache.profiles import made_up
@@ -63,6 +63,7 @@ def test_what_is_kept_at_a_boundary_is_what_later_steps_use() -> None:
     uses = last_uses(plan, LEVELS)
     for boundary in range(STEPS):
         used = {first for first, last in uses.items() if first < boundary <= last}
+        assert set(records_at(plan, LEVELS, boundary)) == used
         assert num_kept(plan, boundary, num_steps=STEPS) == len(used)
 
 

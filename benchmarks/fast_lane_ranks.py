@@ -17,7 +17,7 @@ import torch
 from torch.distributed import PrefixStore
 
 from benchmarks import lane_death
-from benchmarks.lane_traffic import SETTLE_S, _Memory
+from benchmarks.lane_traffic import SETTLE_S, Memory
 from benchmarks.place import LANE_LIMIT_S, Case, Place, Setting
 from benchmarks.random_pipeline import make_adapter
 from benchmarks.step_entrants import GRAPH_BYTES, Bench, StepCase, graph_device
@@ -96,7 +96,7 @@ def connect(context: RankContext, setting: Setting) -> Line:
     """Connecting a lane, again after it was dropped, in the other order, and when one rank has mapped more before."""
     configure(json=True, level="info")
     lanes = Lanes(context, setting, (setting.backend,))
-    memory, groups = _Memory(lanes.device), lanes.groups[setting.backend]
+    memory, groups = Memory(lanes.device), lanes.groups[setting.backend]
     took_s, took_mib, closing_s, is_fast = [], [], [], []
     for incarnation in range(3):
         if incarnation == 2 and context.rank == 0 and setting.backend == "fast":
@@ -363,7 +363,7 @@ def death(context: RankContext, setting: Setting, captured: bool) -> Line | None
         os.kill(os.getpid(), signal.SIGKILL)
     pid = int(context.store.get("pid"))
     thread = _Waiting(exchange_for)
-    died_s = lane_death._death_of(pid)
+    died_s = lane_death.death_of(pid)
     thread.join(ALONE_S)
     by_itself = not thread.is_alive()
     begin_s = time.perf_counter()
@@ -378,7 +378,7 @@ def death(context: RankContext, setting: Setting, captured: bool) -> Line | None
         "freed": freed,
         "freed_s": round(thread.end_s - begin_s, 4) if freed else None,
         "said": thread.said,
-        "device_works": freed and lane_death._device_works(lanes.device),
+        "device_works": freed and lane_death.device_works(lanes.device),
     }
 
 

@@ -47,11 +47,11 @@ def connect(store: Store, position: int, width: int, *, device: torch.device) ->
         problem = _of_trial(wires, members)
     except Exception as error:  # Of torch, the driver, or Triton, whose errors have no common kind.
         problem = f"memory cannot be shared: {reason_of(error)}"
-    problem = members.first_problem("trial", problem)
-    if wires is None or problem:
+    if problem := members.first_problem("trial", problem):
         if wires is not None:
             wires.close()
         return problem
+    assert wires is not None
     return wires
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from epe.errors import BadSetting
+from epe.errors import BadSetting, OutOfMemory
 
 
 class Meter(Protocol):
@@ -129,6 +131,15 @@ def usable_bytes(device: torch.device, *, limit_bytes: int | None, graph_bytes: 
         return None
     free, total = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - GPU_RESERVE * total) - graph_bytes
+
+
+@contextmanager
+def memory_for(what: str, *, advice: str) -> Iterator[None]:
+    """Raises `OutOfMemory`, with `advice`, where the device has none for what is done in it, which is `what`."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(f"the device has no memory for {what}; {advice} ({error})") from error
 
 
 def check_room(memory_bytes: int | None, *, resident_bytes: int, graph_bytes: int) -> None:

@@ -22,7 +22,7 @@ from epe.config.gpus import check_gpus, check_without_own_gpus
 from epe.config.stage import Stage
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
-from epe.execution.memory import check_room, graph_bytes, meter_for, usable_bytes
+from epe.execution.memory import check_room, graph_bytes, memory_for, meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
@@ -171,7 +171,8 @@ def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool =
     graphs = graphs_for(stage, target) if owns else None
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     prompt_bytes = stage.prompts.memory_mib * 2**20
-    adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
+    with memory_for("the model", advice="end what else uses it, or take a device with more"):
+        adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
     palette = palette_of(adapter) if fits_palette else None
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)

@@ -96,10 +96,11 @@ class Parallelism(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Capture(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether a GPU's forward passes are captured, and the memory (2**20 bytes) that those of a rank may keep."""
+    """Whether a GPU's forward passes are captured, and the memory (2**20 bytes) that those of a rank may keep (None: a
+    tenth of the GPU's)."""
 
     enabled: bool = True
-    memory_mib: SomeMebibytes = 4096
+    memory_mib: SomeMebibytes | None = None
 
 
 class Prompts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -111,8 +111,7 @@ def denoised(
     for _ in range(lease.num_steps):
         states = _stepped(adapter, states, exchange, lease.split)
         yield states
-    for state in states:
-        check_finite(state)
+    check_finite(*states)
 
 
 def _stepped(adapter: Adapter, states: list[State], exchange: Exchange, split: Split) -> list[State]:

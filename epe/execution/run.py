@@ -27,9 +27,15 @@ class Lanes(Protocol):
         """Close an exchange that has failed, or whose ranks are not all there any more, from any thread: whoever waits
         in it fails. It is not given out again."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the device's memory, which the other ranks of its lanes reach."""
+
 
 class SoloLanes:
     """The lanes of a world of one rank."""
+
+    num_bytes = 0
 
     def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
         return SoloExchange()

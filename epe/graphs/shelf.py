@@ -13,7 +13,7 @@ import torch
 
 from epe.errors import EpeError
 from epe.graphs.call import Tree
-from epe.graphs.capture import CapturedPass, Pass, capture
+from epe.graphs.capture import CapturedPass, Pass, capture, lane_key
 from epe.graphs.graph import GraphDevice
 from epe.messages import GraphCounts
 from epe.telemetry.log import get_logger
@@ -132,7 +132,7 @@ class Graphs:
         """What `work` gives for the arguments over the lane of `exchange`. Work that differs in more than these says so
         by its `variant`. A pass that was captured with one `memory` runs as it is with another."""
         call = Tree.of((args, kwargs))
-        key = (call.key, exchange.width, exchange.position, variant)
+        key = (call.key, lane_key(exchange), variant)
         kept = self._find(key)
         if kept is None and not self.in_gaps and self._known.get(key) is not None:
             kept = self._capture(key, work, call, exchange, memory)

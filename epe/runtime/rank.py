@@ -177,7 +177,7 @@ def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool =
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
-    lanes = _lanes_of(seat, stage, target, backend=lane_backend(owns=owns))
+    lanes = _lanes_of(seat, stage, target, backend=lane_backend(stage, owns=owns))
     return Equipment(adapter=adapter, lanes=lanes, graphs=graphs, unlike_widths=unlike, palette=palette)
 
 
@@ -255,9 +255,11 @@ def owns_gpu(seat: Seat, target: torch.device) -> bool:
     return each_has_its_gpu(place_of(target), rank=seat.rank, world_size=seat.world_size, store=seat.store)
 
 
-def lane_backend(*, owns: bool) -> Backend:
+def lane_backend(stage: Stage, *, owns: bool) -> Backend:
     """How ranks exchange tensors: NCCL needs a GPU for each."""
-    return "nccl" if owns else "gloo"
+    if not owns:
+        return "gloo"
+    return "fast" if stage.parallelism.cp.transport == "fast" else "nccl"
 
 
 def graphs_for(stage: Stage, target: torch.device) -> Graphs | None:

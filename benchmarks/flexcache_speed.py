@@ -50,8 +50,8 @@ Known = tuple[str, bool, str, float]
 
 
 def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
-    """(strategy, its value, plan) of the reference's table, one of each strategy first; last more of TeaCache, with which
-    random weights may compute every step."""
+    """(strategy, its value, plan) of the reference's table, one of each strategy first; last the others of TeaCache,
+    with which random weights may compute every step."""
     first, *more = _teacache()
     every = [
         list(_freecache()),

@@ -26,6 +26,14 @@ Milliseconds: of a step the median of the rounds, with the least and the most; e
 to host memory are medians. The ratio is how many times as fast as diffusers' own pipeline, in turn in one process, as
 it is and with its blocks compiled, which changes last bits as `numerics: fast` does ([steps of that](h200.md)).
 """
+STARTS = """\
+## A service that begins with such costs
+
+`cost_file` names what `--costs` has written: the service takes it for its own and measures nothing. Z-Image with exact
+numerics; seconds until the first request is taken, loading among them, while other work shared the GPU.
+
+| costs | of tasks | start, s |
+| --- | --: | --: |"""
 TABLE_HEAD = (
     "size",
     "ranks",
@@ -51,17 +59,35 @@ class Run(Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
 
 
+class Start(Struct, frozen=True, kw_only=True):
+    """A service that is ready after `start_s`, with the costs of so many tasks, which are `origin`."""
+
+    origin: str
+    num_tasks: int
+    start_s: float
+
+
 class Kept(Struct, frozen=True, kw_only=True):
-    """A file of `benchmarks/kept`: runs of one session, on a machine and with libraries that `setting` names."""
+    """A file of `benchmarks/kept`: runs on a machine and with libraries that `setting` names, and what a service does
+    with the costs of one of them."""
 
     setting: str
     runs: tuple[Run, ...]
+    starts: tuple[Start, ...] = ()
 
 
 def page(kept: Kept, *, picture: str) -> str:
     """The whole page; `picture` is the name of its plots, which a number follows."""
     sections = (_section(run, f"{picture}-{number}.png") for number, run in enumerate(kept.runs))
-    return "\n".join((HEAD.format(setting=kept.setting), *sections))
+    return "\n".join((HEAD.format(setting=kept.setting), *sections, *_starts(kept.starts)))
+
+
+def _starts(starts: Sequence[Start]) -> Iterator[str]:
+    if starts:
+        yield STARTS
+        for start in starts:
+            yield _line((start.origin, str(start.num_tasks), f"{start.start_s:.1f}"))
+        yield ""
 
 
 def _section(run: Run, picture: str) -> str:

@@ -69,7 +69,7 @@ def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tu
 
 
 async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
-    """Send each when it is due, and hear what becomes of it, as a client has it."""
+    """Send each when it is due, and hear what becomes of it."""
     ask = _ask(model)
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session:
         begin_s = time.perf_counter()
@@ -114,11 +114,10 @@ async def _sent(
     sent_s, deadline_s = time.perf_counter() - begin_s, request.deadline_s or NEVER_S
     try:
         async with asyncio.timeout(last.arrival_s + PATIENCE_S - sent_s):
-            await ask(session, request)
+            took_s = await ask(session, request)
     except TimeoutError:
         return Seen(arrival.size, NEVER_S, deadline_s, NEVER_S)
-    end_s = time.perf_counter() - begin_s
-    return Seen(arrival.size, end_s - sent_s, deadline_s, end_s)
+    return Seen(arrival.size, took_s, deadline_s, sent_s + took_s)
 
 
 def simulated(trace: Sequence[str], running: Running, *, folder: Path) -> list[Seen]:

@@ -42,6 +42,16 @@ def measures(name: str) -> bool:
     return name.startswith("static DP")
 
 
+def in_path(name: str) -> str:
+    """A policy's name as that of a file."""
+    return name.replace(" ", "-")
+
+
+def costs_file(name: str) -> str:
+    """What its service leaves behind of what it has measured."""
+    return f"{in_path(name)}-costs.json"
+
+
 @dataclass(frozen=True)
 class Class:
     """A class of requests: pictures or videos of a size, its share of all and its steps."""
@@ -168,10 +178,9 @@ class Running:
     def leave_behind(self, folder: Path) -> None:
         """Its log and its costs, by its name."""
         folder.mkdir(parents=True, exist_ok=True)
-        name = self.name.replace(" ", "-")
-        shutil.copy(self.served.log_path, folder / f"{name}.log")
+        shutil.copy(self.served.log_path, folder / f"{in_path(self.name)}.log")
         if self.costs_path.exists():
-            shutil.copy(self.costs_path, folder / f"{name}-costs.json")
+            shutil.copy(self.costs_path, folder / costs_file(self.name))
 
     def trace(self) -> Sequence[str]:
         """The recorded lines so far."""

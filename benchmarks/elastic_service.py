@@ -29,7 +29,19 @@ from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
-from benchmarks.elastic_place import REAL, TINY, WORLDS, Class, Mix, Model, Running, measures, policies
+from benchmarks.elastic_place import (
+    REAL,
+    TINY,
+    WORLDS,
+    Class,
+    Mix,
+    Model,
+    Running,
+    costs_file,
+    in_path,
+    measures,
+    policies,
+)
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
 from epe.models.catalog import make_tiny
@@ -41,40 +53,44 @@ LOADS = (0.8, 0.5, 1.1)
 # A rank is killed when its request has been on the lane for so long; its return is waited for no longer than that.
 KILL_SIZE_STEPS, KILL_STEPS, KILL_AFTER_S, RETURN_S = 4, 40, 1.5, 60.0
 VICTIM = 1
+# A service spends more than half a minute on imports, and then measures for less than this: one that is begun
+# so much later measures after it.
+STAGGER_S = 20.0
 
 
-def started(folder: Path, model: Model, names: list[str], kept: Path | None) -> Iterator[Running]:
-    """All services: each that measures alone, then the others at once, with the costs of the first or `kept` ones."""
-    alone = [name for place, name in enumerate(names) if measures(name) or (place == 0 and kept is None)]
-    first: Running | None = None
-    for name in alone:
-        yield _ready(running := Running(_place(folder, name), model, name))
-        first = first or running
-    costs = kept or (first.costs_path if first else None)
-    others = [Running(_place(folder, name), model, name, costs=costs) for name in names if name not in alone]
-    for running in others:
-        yield _ready(running)
+def start(
+    services: list[Running], folder: Path, model: Model, names: list[str], *, kept: Path | None
+) -> None:
+    """All services, into `services`, which the caller closes: with the costs that they have left in the folder `kept`;
+    or each that measures at a time of its own, and when the first has measured the others with its costs."""
+
+    def begin(name: str, costs: Path | None = None) -> None:
+        services.append(Running(folder / in_path(name), model, name, costs=costs))
+
+    if kept is not None:
+        for name in names:
+            begin(name, kept / costs_file(name))
+        ready(services)
+        return
+    begin(names[0])
+    for name in filter(measures, names[1:]):
+        time.sleep(STAGGER_S)
+        begin(name)
+    ready(services[:1])
+    for name in names[1:]:
+        if not measures(name):
+            begin(name, services[0].costs_path)
+    ready(services[1:])
 
 
-def _place(folder: Path, name: str) -> Path:
-    return folder / name.replace(" ", "-")
-
-
-def _ready(running: Running) -> Running:
-    try:
-        say(
-            {
-                "case": "started",
-                "policy": running.name,
-                "family": running.model.family,
-                "seconds": round(running.wait(), 1),
-            }
-        )
-    except BaseException:
-        print(running.served.said()[-4000:], flush=True)
-        running.served.close()
-        raise
-    return running
+def ready(services: list[Running]) -> None:
+    for running in services:
+        try:
+            seconds = round(running.wait(), 1)
+        except BaseException:
+            print(running.served.said()[-4000:], flush=True)
+            raise
+        say({"case": "started", "policy": running.name, "family": running.model.family, "seconds": seconds})
 
 
 def cells(services: list[Running], loads: list[float], *, seconds: float, end_s: float, folder: Path) -> None:
@@ -222,8 +238,7 @@ def main() -> None:
             if not arguments.loads:  # No other size is drawn then.
                 killed_class = _killed_class(model.mix)
                 model = replace(model, mix=replace(model.mix, classes=(killed_class,)))
-            for running in started(folder, model, arguments.policies, arguments.costs):
-                services.append(running)
+            start(services, folder, model, arguments.policies, kept=arguments.costs)
             services.sort(key=lambda running: arguments.policies.index(running.name))
             end_s = begin_s + arguments.budget_s
             cells(services, arguments.loads, seconds=arguments.seconds, end_s=end_s, folder=folder)
@@ -256,7 +271,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget-s", type=float, default=330.0, help="seconds after which no cell begins")
     parser.add_argument("--logs", type=Path, help="a folder for what the services have logged")
     parser.add_argument(
-        "--costs", type=Path, help="a file that the service of `elastic` has left in --logs before"
+        "--costs", type=Path, help="a folder of --logs: costs are not measured but read there"
     )
     parser.add_argument("--folder", type=Path, help="where the checkpoint is written for now")
     parser.add_argument(

@@ -38,7 +38,7 @@ def death(context: RankContext, setting: Setting) -> Line | None:
         os.kill(os.getpid(), signal.SIGKILL)
     pid = int(context.store.get("pid"))
     thread = _Exchanging(exchange, place.device)
-    died_s = _death_of(pid)
+    died_s = death_of(pid)
     thread.join(ALONE_S)
     line: Line = {
         "left_alone_s": ALONE_S,
@@ -53,7 +53,7 @@ def death(context: RankContext, setting: Setting) -> Line | None:
     if line["freed"]:
         line["freed_s"] = round(thread.end_s - begin_s, 4)
         line["said"] = thread.said
-        line["device_works"] = _device_works(place.device)
+        line["device_works"] = device_works(place.device)
     return line
 
 
@@ -84,7 +84,7 @@ def _exchange_for(seconds: float, exchange: Exchange, device: torch.device) -> N
         exchange.check()
 
 
-def _death_of(pid: int) -> float:
+def death_of(pid: int) -> float:
     """When the process was seen dead: its parent has not buried it yet."""
     stat = Path(f"/proc/{pid}/stat")
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
@@ -92,6 +92,6 @@ def _death_of(pid: int) -> float:
     return time.perf_counter()
 
 
-def _device_works(device: torch.device) -> bool:
+def device_works(device: torch.device) -> bool:
     ones = torch.ones(64, 64, device=device)
     return bool(((ones @ ones) == 64).all())

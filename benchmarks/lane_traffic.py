@@ -40,7 +40,7 @@ MOVED = ("zimage", "flux1", "wan")
 def groups(context: RankContext, setting: Setting) -> Line:
     """Connecting a lane, closing it, and connecting it again, as after an error; and what each leaves in memory."""
     place = Place(context, setting, Case(family="zimage"), kind="groups")
-    groups, memory = place.groups(), _Memory(place.device)
+    groups, memory = place.groups(), Memory(place.device)
     everyone = tuple(range(context.world_size))
     connect_s, connect_mib, close_s, close_mib = [], [], [], []
     for incarnation in range(INCARNATIONS):
@@ -230,7 +230,7 @@ def _straight(exchange: Exchange, device: torch.device, state: State) -> Line:
     return {"straight_ms": _ms(found)}
 
 
-class _Memory:
+class Memory:
     """Of a GPU, by whomever; nothing is known of a CPU."""
 
     def __init__(self, device: torch.device) -> None:

@@ -28,25 +28,19 @@ COMMANDS = (
 
 NOT_RUN = """## Not run
 
-Machines of two GPUs were not to be had any more before these were run on one:
+Of the program above on two GPUs:
 
     python -m benchmarks.multi_gpu --sections steps --families qwen-image
-    python -m benchmarks.h200_families --families qwen-image wan --cases lane moves
-    python -m benchmarks.elastic_service --family wan
-    python -m benchmarks.elastic_service --policies "static SP2" --loads --kill
+    python -m benchmarks.h200_families --families qwen-image --cases lane moves
 
-That is: times of Qwen-Image over two GPUs; bits of Wan, and of Qwen-Image with
-Ulysses, divided guidance and lane changes; elastic against static and against the simulator; when a killed rank is
-back.
-Under torch's own setting of products two ranks over NCCL gave the bits of one for all four families, and so did their
-lane changes, but for Wan's, which were not run ([every family](h200-families.md)).
+That is: times of Qwen-Image, whose lanes gave equal bits, and its bits with divided guidance and lane changes. Under
+torch's own setting of products its lane changes gave the bits of one rank ([every family](h200-families.md)).
 
 Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
-one GPU, those of 4 on the same page), steps and decodes at these widths, Ulysses where it sends less than AGKV (from
-three ranks on), static SP4 and DP4, and lanes that work beside each other. The programs take more ranks (`--world 3`,
-4, 8; that of the families has a lane for each width that there are ranks for), and have run with small models on three,
-four and eight CPU ranks, with equal bits at every width. Graphs with NCCL's calls in them do not exist here: captured
-steps are cut where a lane exchanges."""
+one GPU, those of 4 on the same page), steps and decodes at these widths, static SP4 and DP4, and lanes that work
+beside each other. The programs take more ranks (`--world 3`, 4, 8; that of the families has a lane for each width that
+there are ranks for), and have run with small models on three, four and eight CPU ranks, with equal bits at every width.
+Graphs with NCCL's calls in them do not exist here: captured steps are cut where a lane exchanges."""
 
 
 def read(paths: Iterable[Path]) -> list[Line]:

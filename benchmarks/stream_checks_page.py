@@ -7,13 +7,15 @@ from typing import Any
 
 Line = dict[str, Any]
 
+_ONCE = ", which it asked for each of two tensors then, and asks once now"
 WAITS = """
 ## What leases wait for
 
 `python -m benchmarks.lease_waits FOLDER --family FAMILY`: of a picture of each side ({sides}) with a new prompt, whose
 passes are replayed where they are captured, all leases in a service, and the calls in which the thread of the device
 waits for the GPU by torch's own count. The end of each lease, when it waits once, is not among them. In the first row
-each lease asks for a value, which must be seen.
+each lease asks for a value, which must be seen. No step waits: `finite.py` is the question at the end of a lease
+whether all its numbers are finite{once}. In an encode diffusers and transformers wait for themselves.
 
 | family | numerics | captured | leases | waits | where |
 |---|---|---|---|--:|---|
@@ -39,7 +41,7 @@ def checks(lines: Sequence[Line]) -> str:
     sections = ""
     if waits:
         sides = " and ".join(map(str, waits[0]["sides"]))
-        sections += WAITS.format(sides=sides, rows="\n".join(map(_waits, waits)))
+        sections += WAITS.format(sides=sides, once=_ONCE, rows="\n".join(map(_waits, waits)))
     if full:
         sections += FULL.format(rows="\n".join(map(_full, full)))
     return sections
@@ -47,7 +49,11 @@ def checks(lines: Sequence[Line]) -> str:
 
 def _waits(line: Line) -> str:
     leases = ", ".join(f"{count} {stage}" for stage, count in line["num_leases"].items())
-    places = ", ".join(f"{place} ({count})" for place, count in line["places"].items())
+    stages: dict[str, list[str]] = {}
+    for place, count in line["places"].items():
+        stage, _, where = place.partition(": ")
+        stages.setdefault(stage, []).append(f"{where} ({count})")
+    places = "; ".join(f"{stage}: {', '.join(found)}" for stage, found in stages.items())
     captured = "yes" if line["captured"] else "no"
     numerics = line["numerics"] + (", asking" if line["case"] == "asking" else "")
     return _row(line["family"], numerics, captured, leases, line["num_waits"], places)

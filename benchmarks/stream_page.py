@@ -73,11 +73,8 @@ every load: they do not wait for large ones. Of throughput 1.5 times is reached 
 is not: with equally many pictures of each size those of 1024 pixels take more than half of the time, and both entrants
 need about as long for them, since their steps and their decode are bound by the same kernels ([steps](h200.md)).
 
-The soak was to have 500 requests; its time on a GPU that it shared with other work was over after {num_soaked}. It
-repeats 25 prompts: encoded prompts are kept up to 128 MiB (`prompts.memory_mib`), and of ever new ones what is
-allocated would grow up to that. Not run: a soak of FLUX.1, and on a GPU what leases wait for (`benchmarks.lease_waits`)
-and what a service does whose card is full when it would capture (`benchmarks.full_card`); both have run on a CPU, where
-nothing is captured.
+The soak shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
+(`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1.
 """
 SOAK = """
 ## Soak
@@ -137,7 +134,6 @@ def page(lines: Sequence[Line]) -> str:
         alone="\n".join(_alone(lines)),
         repeated="\n".join(map(_repeated, _last(lines, "repeated"))),
         soak="".join(map(_soak, _last(lines, "soak"))) + checks(lines),
-        num_soaked=max((line["num_requests"] for line in lines if line["case"] == "soak"), default=0),
     )
 
 

@@ -26,6 +26,7 @@ from epe.config.stage import Stage
 from epe.errors import BadInput, EpeError, Gone, StartFailed
 from epe.launch.lifeline import Lifeline
 from epe.launch.parent import EXIT_AGAIN, EXIT_DONE, EXIT_FAILED, EXIT_LEADER_GONE
+from epe.launch.sockets import allow_many_connections
 from epe.launch.spec import ChildSpec, read_spec
 from epe.runtime.garbage import return_freed_memory, settle_garbage
 from epe.runtime.rank import Seat
@@ -84,6 +85,7 @@ async def _lead(spec: ChildSpec, lifeline: Lifeline | None) -> int:
     """The leader: forms the world, serves, and drains when it is told to end."""
     asked = _hear_sigterm()
     return_freed_memory()
+    allow_many_connections()
     stage = load_stage(spec.stage_path)
     for note in stage.unused:
         log.warning("setting.unused", note=note)

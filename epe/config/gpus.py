@@ -26,12 +26,12 @@ def check_device(wanted: str, *, num_gpus: int) -> None:
 
 
 def check_without_own_gpus(stage: Stage, *, because: str) -> None:
-    """Raises `BadSetting` for `nccl`, which cannot be had. A rank alone exchanges nothing."""
+    """Raises `BadSetting` for a transport that cannot be had. A rank alone exchanges nothing."""
     cp = stage.parallelism.cp
     backends = {"agkv": cp.agkv_transport, "ulysses": cp.ulysses_transport}
     for method in methods_of(cp.attention_mode) if stage.world_size > 1 else ():
-        if backends[method] == "nccl":
+        if backends[method] != "auto":
             raise BadSetting(
-                f"nccl needs a GPU for each rank, but {because}; use auto",
+                f"{backends[method]} needs a GPU for each rank, but {because}; use auto",
                 path=f"parallelism.cp.{method}_transport",
             )

@@ -41,6 +41,11 @@ class Cp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ulysses_transport: CpBackend = "auto"
     agkv_transport: CpBackend = "auto"
 
+    @property
+    def transport(self) -> CpBackend:
+        """That of the method in use; of several they have the same."""
+        return self.ulysses_transport if self.attention_mode == "ulysses" else self.agkv_transport
+
 
 class Vae(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How pictures are decoded: if `enabled`, in bands over the rows of a lane of `degree` ranks (None: as many as
@@ -96,10 +101,11 @@ class Parallelism(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Capture(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether a GPU's forward passes are captured, and the memory (2**20 bytes) that those of a rank may keep."""
+    """Whether a GPU's forward passes are captured, and the memory (2**20 bytes) that those of a rank may keep (None: a
+    tenth of the GPU's)."""
 
     enabled: bool = True
-    memory_mib: SomeMebibytes = 4096
+    memory_mib: SomeMebibytes | None = None
 
 
 class Prompts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,7 +28,7 @@ NOT_GIVEN = Given("", None)
 
 class Transport(Struct, frozen=True, kw_only=True):
     """What was asked for. The method `auto` lets each lane take what takes it less time; the backend `auto` uses what
-    is there: NCCL between GPUs, gloo between CPU ranks.
+    is there: NCCL between GPUs, gloo between CPU ranks. `fast` is memory that GPUs of one host share.
 
     `ulysses_degree` bounds the ranks that share heads; None: as many as can.
     """
@@ -51,7 +51,7 @@ def resolve_transport(
 
     `methods` are all ways to name the method, `backend` names the transport of whatever method is chosen,
     `agkv` and `ulysses` that of one method, `degree` how many ranks share heads. What is explicit goes before
-    the environment. Raises `BadSetting` with both names where two of them disagree, and for what does not exist yet.
+    the environment. Raises `BadSetting` with both names where two of them disagree.
     """
     method, named = _method(methods)
     by_method: dict[CpMethod, Given] = {"agkv": agkv, "ulysses": ulysses}
@@ -61,13 +61,7 @@ def resolve_transport(
             raise BadSetting(
                 f"{given.value} is for {other}, but the method is {method}{_by(named)}", path=given.name
             )
-    chosen, source = _backend(used, (backend, *(by_method[each] for each in used)), env)
-    if chosen == "fast":
-        raise BadSetting(
-            "fast needs NVLink peers and symmetric memory, which this build does not have yet; "
-            "use auto or nccl",
-            path=source,
-        )
+    chosen = _backend(used, (backend, *(by_method[each] for each in used)), env)
     return Transport(method=method, backend=chosen, ulysses_degree=_degree(method, named, degree))
 
 
@@ -95,29 +89,24 @@ def _method(methods: tuple[Given, ...]) -> tuple[CpMethod, Given]:
     return "agkv", NOT_GIVEN
 
 
-def _backend(
-    methods: tuple[CpMethod, ...], explicit: tuple[Given, ...], env: Mapping[str, str]
-) -> tuple[CpBackend, str]:
-    """The transport and the name of what chose it. Explicit `auto` yields to another explicit value,
-    but not to the environment."""
+def _backend(methods: tuple[CpMethod, ...], explicit: tuple[Given, ...], env: Mapping[str, str]) -> CpBackend:
+    """The transport. Explicit `auto` yields to another explicit value, but not to the environment."""
     variables = {method: Given(name, env.get(name)) for method, name in ENVIRONMENT.items()}
     for variable in variables.values():
         _checked(variable)
     named = _agreed(explicit) or _agreed(tuple(variables[method] for method in methods))
-    return named or ("auto", "")
+    return named or "auto"
 
 
-def _agreed(given: tuple[Given, ...]) -> tuple[CpBackend, str] | None:
-    """What those that say something agree on, and the first of them that says it; `auto` yields to another value."""
+def _agreed(given: tuple[Given, ...]) -> CpBackend | None:
+    """What those that say something agree on; `auto` yields to another value."""
     values = [(each, value) for each in given if (value := _checked(each)) is not None]
     firm = [(each, value) for each, value in values if value != "auto"]
     for other, value in firm[1:]:
         first, chosen = firm[0]
         if value != chosen:
             raise BadSetting(f"{value} contradicts {first.name} {chosen}; give one of them", path=other.name)
-    for each, value in firm or values:
-        return value, each.name
-    return None
+    return next((value for _, value in firm or values), None)
 
 
 def _checked(given: Given) -> CpBackend | None:

@@ -194,6 +194,7 @@ class ThreadDevice:
         return DeviceUse(
             allocated_bytes=self.meter.resident_bytes(),
             reserved_bytes=self.meter.reserved_bytes(),
+            lanes_bytes=self.lanes.num_bytes,
             graphs=None if self._graphs is None else self._graphs.statistics.counts,
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from epe.errors import BadSetting
+from epe.errors import BadSetting, OutOfMemory
 
 
 class Meter(Protocol):
@@ -103,6 +105,19 @@ def meter_for(device: torch.device, *, limit_bytes: int | None) -> Meter:
     return meter
 
 
+# What the captured passes of a rank may keep of its GPU's memory: where the sizes that are asked for in turn do not
+# find room together, each is captured anew whenever it comes.
+GRAPH_SHARE = 0.1
+
+
+def graph_bytes(device: torch.device, *, memory_mib: int | None) -> int:
+    """What captured passes may keep: what the stage file says (2**20 bytes), or else a share of the GPU's memory."""
+    if memory_mib is not None:
+        return memory_mib * 2**20
+    _, total = torch.cuda.mem_get_info(device)
+    return int(GRAPH_SHARE * total)
+
+
 # Kept free on a GPU: what the allocator cannot use for want of one large piece, and what libraries take later.
 GPU_RESERVE = 0.05
 
@@ -116,6 +131,15 @@ def usable_bytes(device: torch.device, *, limit_bytes: int | None, graph_bytes: 
         return None
     free, total = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - GPU_RESERVE * total) - graph_bytes
+
+
+@contextmanager
+def memory_for(what: str, *, advice: str) -> Iterator[None]:
+    """Raises `OutOfMemory`, with `advice`, where the device has none for what is done in it, which is `what`."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(f"the device has no memory for {what}; {advice} ({error})") from error
 
 
 def check_room(memory_bytes: int | None, *, resident_bytes: int, graph_bytes: int) -> None:

@@ -27,9 +27,15 @@ class Lanes(Protocol):
         """Close an exchange that has failed, or whose ranks are not all there any more, from any thread: whoever waits
         in it fails. It is not given out again."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the device's memory, which the other ranks of its lanes reach."""
+
 
 class SoloLanes:
     """The lanes of a world of one rank."""
+
+    num_bytes = 0
 
     def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
         return SoloExchange()
@@ -111,8 +117,7 @@ def denoised(
     for _ in range(lease.num_steps):
         states = _stepped(adapter, states, exchange, lease.split)
         yield states
-    for state in states:
-        check_finite(state)
+    check_finite(*states)
 
 
 def _stepped(adapter: Adapter, states: list[State], exchange: Exchange, split: Split) -> list[State]:

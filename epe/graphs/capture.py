@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from epe.graphs.call import Tree
 from epe.graphs.graph import Graph, GraphDevice
 from epe.transport.exchange import Exchange, Pending, SoloExchange
+from epe.transport.fast import FastExchange
 
 # A forward pass over a lane: its arguments are positional and by name.
 Pass = Callable[[Exchange, tuple[Any, ...], dict[str, Any]], Any]
@@ -19,7 +21,7 @@ Turn = Callable[[Exchange], object]
 
 
 class CapturedPass:
-    """A pass that can be replayed with other values in tensors of the same shapes."""
+    """A pass that can be replayed with other values in tensors of the same shapes, on lanes of its kind."""
 
     def __init__(self, inputs: list[torch.Tensor], turns: list[Turn], output: Tree) -> None:
         self._inputs = inputs
@@ -28,11 +30,16 @@ class CapturedPass:
 
     def replay(self, tensors: Sequence[torch.Tensor], exchange: Exchange) -> Any:
         """What the pass gives for `tensors`, in memory that no later replay touches."""
-        for place, given in zip(self._inputs, tensors, strict=True):
+        for place, given in zip(self._inputs, [*tensors, *_tables(exchange)], strict=True):
             place.copy_(given)
         for turn in self._turns:
             turn(exchange)
         return self._output.holding(tensor.clone() for tensor in self._output.tensors)
+
+
+def lane_key(exchange: Exchange) -> Hashable:
+    """Equal for lanes that can replay the same passes."""
+    return exchange.width, exchange.position, isinstance(exchange, FastExchange)
 
 
 def capture(work: Pass, call: Tree, exchange: Exchange, *, device: GraphDevice, pool: object) -> CapturedPass:
@@ -40,19 +47,44 @@ def capture(work: Pass, call: Tree, exchange: Exchange, *, device: GraphDevice, 
 
     Raises `RuntimeError` where it cannot be captured.
     """
-    inputs = [_place_for(tensor) for tensor in call.tensors]
-    for place, given in zip(inputs, call.tensors, strict=True):
-        place.copy_(given)
+    given = [*call.tensors, *_tables(exchange)]
+    inputs = [_place_for(tensor) for tensor in given]
+    for place, tensor in zip(inputs, given, strict=True):
+        place.copy_(tensor)
     tape = _Tape(device, pool)
-    with device.aside():
+    with device.aside(), _garbage_left_alone():
         tape.begin()
         try:
-            output = work(CapturedExchange(exchange, tape), *call.holding(inputs))
+            output = work(_while_captured(exchange, inputs, tape), *call.holding(inputs))
         except BaseException:
             tape.abort()
             raise
         tape.end()
     return CapturedPass(inputs, tape.turns, Tree.of(output))
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """Graphs and memory of the device that are collected while another graph is captured may break its capture off."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _tables(exchange: Exchange) -> list[torch.Tensor]:
+    """What a graph that holds the exchanges of a lane reads of it, as it does of its other inputs."""
+    return [exchange.table] if isinstance(exchange, FastExchange) else []
+
+
+def _while_captured(exchange: Exchange, inputs: list[torch.Tensor], tape: _Tape) -> Exchange:
+    """What stands for the lane: if its exchanges are work of the device, the graph holds them, else it ends there."""
+    if isinstance(exchange, FastExchange):
+        return exchange.reading(inputs[-1])
+    return CapturedExchange(exchange, tape)
 
 
 def _place_for(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from epe.errors import EpeError
 from epe.graphs.call import Tree
-from epe.graphs.capture import CapturedPass, Pass, capture
+from epe.graphs.capture import CapturedPass, Pass, capture, lane_key
 from epe.graphs.graph import GraphDevice
 from epe.messages import GraphCounts
 from epe.telemetry.log import get_logger
@@ -23,6 +23,9 @@ log = get_logger("graphs")
 
 # Shapes of calls that are remembered, with how they went.
 MAX_KNOWN = 4096
+# What CUDA says where another call on the device broke a capture off, and how often one is tried again then.
+_DISTURBED = "StreamCaptureInvalidated"
+MAX_DISTURBED = 3
 # Graphs of one size of picture: prompts of other lengths, batches, lanes of other widths.
 MAX_PASSES = 64
 
@@ -113,6 +116,8 @@ class Graphs:
         self._sizes: OrderedDict[Hashable, _Size] = OrderedDict()
         # Of each shape of call the size that it gives; None if it is not captured.
         self._known: OrderedDict[Hashable, Hashable | None] = OrderedDict()
+        # How often the capture of a shape was broken off from outside.
+        self._disturbed: dict[Hashable, int] = {}
 
     def run(
         self,
@@ -127,7 +132,7 @@ class Graphs:
         """What `work` gives for the arguments over the lane of `exchange`. Work that differs in more than these says so
         by its `variant`. A pass that was captured with one `memory` runs as it is with another."""
         call = Tree.of((args, kwargs))
-        key = (call.key, exchange.width, exchange.position, variant)
+        key = (call.key, lane_key(exchange), variant)
         kept = self._find(key)
         if kept is None and not self.in_gaps and self._known.get(key) is not None:
             kept = self._capture(key, work, call, exchange, memory)
@@ -205,8 +210,10 @@ class Graphs:
         try:
             captured = capture(work, call, exchange, device=self._device, pool=shelf.pool)
         except Exception as error:  # The pass has run before: this is the capture's own, whatever it is.
-            self._refuse(key, error)
+            if not self._was_disturbed(key, error):
+                self._refuse(key, error)
             return None
+        self._disturbed.pop(key, None)
         num_bytes = max(0, self._device.used_bytes() - before_bytes) + shelf.bytes_of(memory)
         self._sizes[size] = shelf
         self._sizes.move_to_end(size)
@@ -250,7 +257,20 @@ class Graphs:
         if isinstance(reason, torch.OutOfMemoryError):
             self._device.let_go()
 
+    def _was_disturbed(self, key: Hashable, error: Exception) -> bool:
+        """Whether something else on the device broke the capture off: it is tried again when its shape comes."""
+        times = self._disturbed.get(key, 0) + 1
+        if _DISTURBED not in str(error) or times > MAX_DISTURBED:
+            self._disturbed.pop(key, None)
+            return False
+        self._disturbed[key] = times
+        log.info(
+            "graph.was_disturbed", size=self._known[key], times=times, reason=str(error).partition("\n")[0]
+        )
+        return True
+
     def _learn(self, key: Hashable, size: Hashable | None) -> None:
         self._known[key] = size
         if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+            oldest, _ = self._known.popitem(last=False)
+            self._disturbed.pop(oldest, None)

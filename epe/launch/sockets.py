@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 
 from epe.errors import BadSetting
 
 BACKLOG = 1024
+# Enough for any number of readers that one process can serve.
+MOST_DESCRIPTORS = 65536
 
 
 def listen_for_http(host: str, port: int) -> socket.socket:
@@ -21,6 +24,15 @@ def listen_for_http(host: str, port: int) -> socket.socket:
 def listen_for_store(host: str, port: int = 0) -> socket.socket:
     """A listening socket for the store of the membership, on `host` alone."""
     return _listen(host, port, path="MASTER_PORT", remedy="choose another MASTER_ADDR or MASTER_PORT")
+
+
+def allow_many_connections() -> None:
+    """Let this process have as many descriptors as the system allows. Of the 1024 that shells give each connection has
+    one, also an idle one, and who comes after them is cut off."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listen(host: str, port: int, *, path: str, remedy: str) -> socket.socket:

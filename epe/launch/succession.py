@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from epe.launch.child import Child
 from epe.launch.revivals import Revivals
 from epe.launch.spec import ChildSpec
+from epe.telemetry.trace_file import later_trace
 
 # A leader that is lost more often than this, each time soon after it had begun to serve, has no successor.
 MAX_IN_A_ROW = 5
@@ -45,5 +46,5 @@ class Succession:
 
     def _successor(self, spec: ChildSpec) -> ChildSpec:
         # The times of a trace begin anew with its recorder, which needs a file of its own.
-        trace_path = None if spec.trace_path is None else f"{spec.trace_path}.{self.epoch}"
+        trace_path = None if spec.trace_path is None else later_trace(spec.trace_path, self.epoch)
         return replace(spec, epoch=self.epoch, trace_path=trace_path)

@@ -22,7 +22,7 @@ class Effective(Struct, frozen=True, kw_only=True):
     world_size: int
     device: str
     dtype: str
-    cp_backend: Literal["gloo", "nccl"] | None
+    cp_backend: Literal["gloo", "nccl", "fast"] | None
     cfg_parallel: bool
     lane_width: int
     vae_width: int | None

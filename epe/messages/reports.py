@@ -70,11 +70,12 @@ class GraphCounts(Struct, frozen=True, kw_only=True):
 
 
 class DeviceUse(Struct, frozen=True, kw_only=True):
-    """A rank's memory after a lease: of its tensors, and of all that it has reserved for tensors (0: not measured).
-    `graphs` is None where nothing is captured."""
+    """A rank's memory after a lease: of its tensors, and of all that it has reserved for tensors (0: not measured); of
+    what other ranks of its lanes reach, over the `fast` transport. `graphs` is None where nothing is captured."""
 
     allocated_bytes: int = 0
     reserved_bytes: int = 0
+    lanes_bytes: int = 0
     graphs: GraphCounts | None = None
 
 

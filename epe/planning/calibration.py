@@ -33,8 +33,9 @@ ALL_PAIRS = 8
 # A pair is measured so often, as long as these are not more moves in all.
 MAX_TIMES = 3
 ENOUGH_MOVES = 60
-# After the first step the passes of a request that goes on are captured.
-_KERNEL_STEPS = 2
+# Before a size is measured it is drawn so often, in so many steps: solvers of second order do something for the first
+# time in their third step, and a decode is captured when it has come twice.
+_KERNEL_ROUNDS, _KERNEL_STEPS = 2, 3
 WARM_UP_PROMPT = "a red cube on a white table"
 _NAME = "warmup"
 
@@ -72,19 +73,25 @@ class Program(Struct, frozen=True, kw_only=True):
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
         """A round for each shape and width that `costs` do not know, small pictures first, then one for moves.
 
-        With `use_kernels` each is drawn in a few steps before: no figure shall have in it, and no client wait for, what
-        a device does at its first call, when kernels are loaded or compiled and passes captured. (The first step of a
-        batch, which is all that it does for the first time, is in no figure anyway.)
+        With `use_kernels` each is drawn twice in a few steps before: no figure shall have in it, and no client wait
+        for, what a device does at its first call, when kernels are loaded or compiled and passes captured. (The first
+        step of a batch, which is all that it does for the first time, is in no figure anyway.)
         """
         for shape, batch in product(sorted(self.shapes), (1, *self.batches)):
             for width in self._widths(shape):
                 is_known = self._is_known(costs, shape, width, batch=batch)
                 if use_kernels and (is_known or batch == 1):
-                    yield self._round(shape, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing")
+                    yield from self._kernel_rounds(shape, width, batch=batch)
                 if not is_known:
                     yield self._round(shape, width, num_steps=self.num_steps, batch=batch, measures="tasks")
         if self.shapes and self.world > 1 and self.family.migratable and not costs.moves.measured:
             yield self._tour(min(self.shapes))
+
+    def _kernel_rounds(self, shape: Shape, width: int, *, batch: int) -> Iterator[Round]:
+        for turn in range(_KERNEL_ROUNDS):
+            yield self._round(
+                shape, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing", turn=turn
+            )
 
     @property
     def shown_sizes(self) -> tuple[Size, ...]:
@@ -126,14 +133,13 @@ class Program(Struct, frozen=True, kw_only=True):
         return all(key in costs.measured for key in keys)
 
     def _round(
-        self, shape: Shape, lane_width: int, *, num_steps: int, batch: int, measures: Measures
+        self, shape: Shape, lane_width: int, *, num_steps: int, batch: int, measures: Measures, turn: int = 0
     ) -> Round:
         height, width, num_frames = shape
-        named = f"{height}x{width}" + f"x{num_frames}" * (num_frames > 1)
+        size = f"{height}x{width}" + f"x{num_frames}" * (num_frames > 1)
+        named = f"{_NAME}-{measures}-{size}-w{lane_width}" + f"-again{turn}" * (turn > 0)
         paths: dict[str, Path] = {
-            f"{_NAME}-{measures}-{named}-w{lane_width}-{first}" + f".{place}" * (batch > 1): (
-                tuple(range(first, first + lane_width)),
-            )
+            f"{named}-{first}" + f".{place}" * (batch > 1): (tuple(range(first, first + lane_width)),)
             for first in range(0, self.world - lane_width + 1, lane_width)
             for place in range(batch)
         }

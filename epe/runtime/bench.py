@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from epe.config.request import resolve_request
 from epe.config.stage import Stage as StageFile
 from epe.execution.copying import in_host_memory
-from epe.execution.memory import meter_for
+from epe.execution.memory import memory_for, meter_for
 from epe.execution.run import Work, run_lease
 from epe.execution.states import States
 from epe.geometry import max_width
@@ -81,13 +81,16 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def bench(stage: StageFile, options: BenchOptions, *, seat: Seat = ALONE) -> Iterator[Row]:
     """A row for each size and width, as they are measured. Every process of the world asks for all of them; the lanes
-    of a width work at once. Raises what loading or drawing raises."""
+    of a width work at once. Raises what loading or drawing raises, and `OutOfMemory`."""
     target = pick_device(stage.device, index=seat.device_index)
     rank = _Rank(stage, target, seat)
-    rivals = _rivals(stage, target) if options.against_diffusers else {}
+    with memory_for("a second model", advice="do not time it against diffusers"):
+        rivals = _rivals(stage, target) if options.against_diffusers else {}
     for height, width in options.sizes:
         for lane, decoding in rank.lanes(height, width):
-            yield rank.row(height, width, lane=lane, decoding=decoding, options=options, rivals=rivals)
+            with memory_for(f"{height}x{width}", advice="time smaller sizes"):
+                row = rank.row(height, width, lane=lane, decoding=decoding, options=options, rivals=rivals)
+            yield row
     rank.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -20,12 +20,13 @@ from epe.errors import BadSetting
 from epe.families import family
 from epe.media import encode_file
 from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
-from epe.messages import OutputFormat, Progress, Stage
+from epe.messages import OutputFormat, Progress, RankStatus, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
 from epe.runtime.gpus import pick_device
 from epe.runtime.meeting import Meeting, seat_of
 from epe.runtime.rank import Seat, lane_backend, owns_gpu
 from epe.telemetry.log import configure
+from epe.transport.groups import Backend
 
 
 def run_generate(options: GenerateOptions, meeting: Meeting) -> float | None:
@@ -54,8 +55,9 @@ async def _generate(options: GenerateOptions, meeting: Meeting) -> float | None:
             handle.cancel()  # else the runtime would draw it to the end before it closes
             raise
         elapsed_s = time.perf_counter() - begin_s
+        ranks = (await runtime.status()).ranks
         try:
-            await asyncio.to_thread(_save, options, seat, stage, result, elapsed_s)
+            await asyncio.to_thread(_save, options, seat, stage, result, ranks, elapsed_s)
         except OSError as error:
             raise BadSetting(
                 f"{options.output} cannot be written: {error.strerror}", path="--output"
@@ -97,7 +99,14 @@ def stage_of(options: GenerateOptions, world_size: int) -> StageFile:
     )
 
 
-def _save(options: GenerateOptions, seat: Seat, stage: StageFile, result: Result, elapsed_s: float) -> None:
+def _save(
+    options: GenerateOptions,
+    seat: Seat,
+    stage: StageFile,
+    result: Result,
+    ranks: Sequence[RankStatus],
+    elapsed_s: float,
+) -> None:
     request = options.request
     data = encode_file(
         np.asarray(result.pixels),
@@ -107,26 +116,35 @@ def _save(options: GenerateOptions, seat: Seat, stage: StageFile, result: Result
         codec=options.video_codec,
     )
     write_whole(options.output, data)
-    sidecar = make_sidecar(options, _effective(options, seat, stage, result), elapsed_s=elapsed_s)
-    write_sidecar(options.sidecar, sidecar)
+    effective = _effective(options, seat, stage, result, ranks)
+    write_sidecar(options.sidecar, make_sidecar(options, effective, elapsed_s=elapsed_s))
 
 
-def _effective(options: GenerateOptions, seat: Seat, stage: StageFile, result: Result) -> Effective:
+def _effective(
+    options: GenerateOptions, seat: Seat, stage: StageFile, result: Result, ranks: Sequence[RankStatus]
+) -> Effective:
     """How the work was in fact divided."""
     target = pick_device(options.device, index=seat.device_index)
     num_ranks = max(len(visit.ranks) for visit in result.account.visits if visit.stage is Stage.DENOISE)
     width = num_ranks // stage.num_planes
+    transport = _transport(lane_backend(stage, owns=owns_gpu(seat, target)), ranks)
     guided = stage.family.num_conditions(options.request.guidance_scale) == 2
     return Effective(
         world_size=seat.world_size,
         device=target.type,
         dtype=_dtype(options, target.type),
-        cp_backend=None if num_ranks == 1 else lane_backend(owns=owns_gpu(seat, target)),
+        cp_backend=None if num_ranks == 1 else transport,
         cfg_parallel=options.cfg_parallel_degree == 2 and guided and width % 2 == 0,
         lane_width=width,
         vae_width=_vae_width(stage, result),
         cache=result.account.cache,
     )
+
+
+def _transport(wanted: Backend, ranks: Sequence[RankStatus]) -> Backend:
+    """What the lane exchanged over: one that could not share memory fell back to NCCL."""
+    is_shared = any(rank.use is not None and rank.use.lanes_bytes for rank in ranks)
+    return "nccl" if wanted == "fast" and not is_shared else wanted
 
 
 def _vae_width(stage: StageFile, result: Result) -> int | None:

@@ -22,7 +22,7 @@ from epe.config.gpus import check_gpus, check_without_own_gpus
 from epe.config.stage import Stage
 from epe.execution.device import ThreadDevice
 from epe.execution.faults import with_faults
-from epe.execution.memory import check_room, meter_for, usable_bytes
+from epe.execution.memory import check_room, graph_bytes, memory_for, meter_for, usable_bytes
 from epe.execution.run import Lanes, SoloLanes
 from epe.graphs import CudaGraphs, Graphs
 from epe.messages import Palette, RankReady, Stop
@@ -93,10 +93,10 @@ class Rank:
         self._lanes, graphs = loaded.lanes, loaded.graphs
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
-        graph_bytes = 0 if graphs is None else graphs.budget_bytes
-        memory_bytes = usable_bytes(target, limit_bytes=limit_bytes, graph_bytes=graph_bytes)
+        budget_bytes = 0 if graphs is None else graphs.budget_bytes
+        memory_bytes = usable_bytes(target, limit_bytes=limit_bytes, graph_bytes=budget_bytes)
         resident_bytes = meter.resident_bytes()
-        check_room(memory_bytes, resident_bytes=resident_bytes, graph_bytes=graph_bytes)
+        check_room(memory_bytes, resident_bytes=resident_bytes, graph_bytes=budget_bytes)
         self._device = ThreadDevice(
             loaded.adapter,
             self._lanes,
@@ -171,12 +171,13 @@ def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool =
     graphs = graphs_for(stage, target) if owns else None
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     prompt_bytes = stage.prompts.memory_mib * 2**20
-    adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
+    with memory_for("the model", advice="end what else uses it, or take a device with more"):
+        adapter = adapter_of(stage, target, plane=plane, graphs=graphs, prompt_bytes=prompt_bytes)
     palette = palette_of(adapter) if fits_palette else None
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
-    lanes = _lanes_of(seat, stage, target, backend=lane_backend(owns=owns))
+    lanes = _lanes_of(seat, stage, target, backend=lane_backend(stage, owns=owns))
     return Equipment(adapter=adapter, lanes=lanes, graphs=graphs, unlike_widths=unlike, palette=palette)
 
 
@@ -254,16 +255,18 @@ def owns_gpu(seat: Seat, target: torch.device) -> bool:
     return each_has_its_gpu(place_of(target), rank=seat.rank, world_size=seat.world_size, store=seat.store)
 
 
-def lane_backend(*, owns: bool) -> Backend:
+def lane_backend(stage: Stage, *, owns: bool) -> Backend:
     """How ranks exchange tensors: NCCL needs a GPU for each."""
-    return "nccl" if owns else "gloo"
+    if not owns:
+        return "gloo"
+    return "fast" if stage.parallelism.cp.transport == "fast" else "nccl"
 
 
 def graphs_for(stage: Stage, target: torch.device) -> Graphs | None:
     """What captures the forward passes of a rank that has a GPU to itself, where the stage file lets it."""
     if not stage.capture.enabled:
         return None
-    return Graphs(CudaGraphs(target), budget_bytes=stage.capture.memory_mib * 2**20)
+    return Graphs(CudaGraphs(target), budget_bytes=graph_bytes(target, memory_mib=stage.capture.memory_mib))
 
 
 def memory_limit_bytes(stage: Stage) -> int | None:

@@ -56,6 +56,7 @@ class RankMetrics:
         kinds = {"usable": rank.memory_bytes, "model": rank.resident_bytes}
         if rank.use is not None:
             kinds |= {"allocated": rank.use.allocated_bytes, "reserved": rank.use.reserved_bytes}
+            kinds["lanes"] = rank.use.lanes_bytes
         for kind, num_bytes in kinds.items():
             if num_bytes is not None:
                 self._memory.labels(rank.rank, kind).set(num_bytes)

@@ -24,6 +24,13 @@ def claim_trace(path: str, *, flag: str) -> str:
     return str(target)
 
 
+def later_trace(path: str, world: int) -> str:
+    """The file in which a later world of a service goes on: `path.WORLD`, or the next one that holds nothing yet."""
+    while (target := Path(f"{path}.{world}")).exists() and target.stat().st_size > 0:
+        world += 1
+    return str(target)
+
+
 def append_trace(path: str, lines: bytes) -> None:
     """Add lines at the end, all of them or, on a full disk, none: half a line would spoil the file for its readers.
     Raises `OSError`."""

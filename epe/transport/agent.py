@@ -20,6 +20,8 @@ from epe.transport.guard import guard, unguard
 from epe.transport.listener import forget_listeners, watch_listeners
 
 _POLL_S = 0.005
+# torch numbers agents in 16 bits.
+_LAST_NUMBER = 2**15 - 1
 # torch's own keys: who has joined, and whose turn it is to join.
 _LIST = "_ALL_WORKER_INFOS"
 _TOKEN = "RpcGroupManagementToken"
@@ -75,6 +77,11 @@ def join(
     node, epoch = membership.node, membership.epoch
     if rpc.api._is_current_rpc_agent_set():
         raise StartFailed("torch RPC is already in use in this process; close the old link first")
+    if membership.number > _LAST_NUMBER:
+        raise StartFailed(
+            f"{node} was lost {membership.life} times, and torch RPC has no number for another life; start the service "
+            "again"
+        )
     guard(endpoint, joining=True)
     try:
         watch_listeners(lambda: _start(store, membership))

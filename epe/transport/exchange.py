@@ -174,12 +174,9 @@ class GroupExchange:
         if positions == tuple(range(self.width)):
             return self
         if positions not in self._parts:
-            self._parts[positions] = GroupExchange(
-                Lane(ranks=tuple(self.lane.ranks[p] for p in positions), incarnation=self.lane.incarnation),
-                position=positions.index(self.position),
-                wires=self._wires,
-                places=tuple(self._places[p] for p in positions),
-            )
+            ranks = tuple(self.lane.ranks[p] for p in positions)
+            lane = Lane(ranks=ranks, incarnation=self.lane.incarnation)
+            self._parts[positions] = self._part(lane, positions)
         return self._parts[positions]
 
     def check(self) -> None:
@@ -188,6 +185,10 @@ class GroupExchange:
 
     def close(self) -> None:
         self._wires.close()
+
+    def _part(self, lane: Lane, positions: tuple[int, ...]) -> GroupExchange:
+        places = tuple(self._places[p] for p in positions)
+        return GroupExchange(lane, position=positions.index(self.position), wires=self._wires, places=places)
 
     def _swap(self, operation: str, outgoing: Bytes, incoming: Bytes) -> Bytes:
         """Move tensors of any shape and type; gives `incoming`, filled."""

@@ -19,14 +19,19 @@ from torch.distributed import PrefixStore, Store
 from epe.errors import Gone
 from epe.geometry import over_planes
 from epe.messages import Lane
+from epe.telemetry.log import get_logger
+from epe.transport import symmetric
 from epe.transport.agent import reason_of
 from epe.transport.exchange import Exchange, GroupExchange, SoloExchange, Wires
+from epe.transport.fast import FastExchange, FastWires
 from epe.transport.store import interface_of
 from epe.transport.wires import GlooWires, NcclWires, check_seam, loopback_device
 
-Backend = Literal["gloo", "nccl"]
+Backend = Literal["gloo", "nccl", "fast"]
 
 _POLL_S = 0.002
+
+log = get_logger("transport")
 
 
 def aligned_lanes(world_size: int, widths: Sequence[int], *, num_planes: int = 1) -> tuple[Lane, ...]:
@@ -51,8 +56,9 @@ class Groups:
     """The groups of one rank in one epoch. All but `drop` and `close` is called from the device thread.
 
     `backend`: `nccl` where each rank has a GPU of its own, `gloo` on CPUs and where ranks share one (tensors
-    then pass through host memory). Lanes built by `prebuild` are kept; others are forgotten after
-    `keep_leases` leases of the world in which they were not used.
+    then pass through host memory). `fast` is `nccl`, but for lanes whose GPUs reach each other's memory. Lanes
+    built by `prebuild` are kept; others are forgotten after `keep_leases` leases of the world in which they were
+    not used.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class Groups:
         self._rank = rank
         self._device = torch.device(device)
         self._timeout_s = timeout_s
+        self._is_fast = backend == "fast"
         self._gloo_device = loopback_device(interface or interface_of(store)) if backend == "gloo" else None
         self._keep_leases = keep_leases
         self._held: dict[tuple[int, ...], GroupExchange] = {}
@@ -87,6 +94,12 @@ class Groups:
     def num_groups(self) -> int:
         """Open groups."""
         return sum(not exchange.closed for exchange in list(self._held.values()))
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the device's memory, which the other ranks of its lanes reach: of those over memory that GPUs share."""
+        held = list(self._held.values())
+        return sum(each.wires.num_bytes for each in held if isinstance(each, FastExchange))
 
     def exchange(self, lane: Lane, *, seq: int = 0) -> Exchange:
         """The exchange of `lane` for the lease `seq`; builds its group, with all members, when it is not there.
@@ -153,7 +166,10 @@ class Groups:
     def _build(self, lane: Lane, name: str) -> GroupExchange:
         position = lane.ranks.index(self._rank)
         self._meet(lane, PrefixStore(f"{name}/here", self._store))
-        return GroupExchange(lane, position=position, wires=self._connect(lane, name, position))
+        wires = self._connect(lane, name, position)
+        if isinstance(wires, FastWires):
+            return FastExchange(lane, position=position, wires=wires)
+        return GroupExchange(lane, position=position, wires=wires)
 
     def _meet(self, lane: Lane, store: Store) -> None:
         """Wait until all members are here: building a group blocks until they are, and nothing could end that."""
@@ -174,9 +190,15 @@ class Groups:
     def _connect(self, lane: Lane, name: str, position: int) -> Wires:
         store = PrefixStore(name, self._store)
         where, timeout_s = (store, position, lane.width), self._timeout_s
-        gloo_device, device = self._gloo_device, self._device
+        gloo_device, device, is_fast = self._gloo_device, self._device, self._is_fast
 
         def connect() -> Wires:
+            if is_fast:
+                found = symmetric.connect(PrefixStore("fast", store), position, lane.width, device=device)
+                if isinstance(found, FastWires):
+                    log.info("lane.shares_memory", ranks=lane.ranks, bytes=found.num_bytes)
+                    return found
+                log.warning("lane.not_fast", ranks=lane.ranks, reason=found, uses="nccl")
             if gloo_device is None:
                 return NcclWires(*where, timeout_s=timeout_s, device=device)
             return GlooWires(*where, timeout_s=timeout_s, device=gloo_device)

@@ -103,6 +103,7 @@ class MemoryNetwork:
             if not answered.done():
                 answered.set_exception(Gone(f"{dead.name} is gone: {dead.reason}"))
         for node in list(self._nodes.values()):
+            node.pipes.pop(dead, None)
             if node.alive:
                 self._note("down", dead.name, node.name, dead.reason)
                 node.receiver.node_down(dead.name, dead.reason)

@@ -165,16 +165,12 @@ def loopback_device(interface: str | None) -> Any:
     return dist.ProcessGroupGloo.create_device(interface=interface)
 
 
-def check_seam(backend: Literal["gloo", "nccl"]) -> None:
+def check_seam(backend: Literal["gloo", "nccl", "fast"]) -> None:
     """Raise `StartFailed` if this torch lacks a private name that the groups stand on."""
-    names = {
-        "gloo": ("ProcessGroupGloo._Options", "ProcessGroupGloo.create_device", "ProcessGroupGloo.send"),
-        "nccl": (
-            "ProcessGroupNCCL.Options",
-            "ProcessGroup._register_backend",
-            "ProcessGroup._end_coalescing",
-        ),
-    }[backend]
+    gloo = ("ProcessGroupGloo._Options", "ProcessGroupGloo.create_device", "ProcessGroupGloo.send")
+    # A lane that cannot be fast is one over NCCL.
+    nccl = ("ProcessGroupNCCL.Options", "ProcessGroup._register_backend", "ProcessGroup._end_coalescing")
+    names = gloo if backend == "gloo" else nccl
     missing = [name for name in names if not _has(name)]
     if missing:
         raise StartFailed(

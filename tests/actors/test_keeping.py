@@ -63,10 +63,10 @@ def test_the_second_start_measures_nothing_and_knows_as_much():
     run(main())
 
 
-def test_a_device_that_is_no_cpu_draws_two_steps_of_each_before_a_client_comes():
+def test_a_device_that_is_no_cpu_draws_each_twice_in_three_steps_before_a_client_comes():
     async def main() -> None:
         shelf = Shelf()
-        for drawn in (None, {1: 8, 2: 4, 3: 2, 4: 2}):
+        for drawn in (None, {1: 24, 2: 12, 3: 6, 4: 6}):
             cluster = shelf.cluster(device="a GPU")
             await cluster.start()
             await asyncio.sleep(1)

@@ -126,6 +126,21 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_loaded(
     assert words in capsys.readouterr().err
 
 
+def test_a_size_that_has_no_memory_ends_a_bench_with_a_sentence(
+    settings: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended with a traceback."""
+    monkeypatch.setenv("EPE_FAULTS", "1")
+    settings["faults"] = [{"kind": "oom", "stage": "denoise", "step": 2}]
+    (file := tmp_path / "full.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["bench", "--stage-config", str(file), "--rounds", "1", "--steps", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "epe: the device has no memory for 64x64; time smaller sizes (a want of memory was asked" in said
+
+
 def test_a_stage_that_measures_no_size_is_refused_where_none_is_named(
     settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,8 +151,6 @@ def test_a_wrong_flag_is_one_sentence(base, flags, words):
         ("--vae-parallel-halo -1", "--vae-parallel-halo", "-1 is not 0 or more"),
         ("--ulysses-degree 2", "--ulysses-degree", "the method is agkv by default"),
         ("--cp-method ulysses --ulysses-degree 0", "--ulysses-degree", "0 is not 1 or more"),
-        ("--cp-backend fast", "--cp-backend", "NVLink peers and symmetric memory"),
-        ("--agkv-transport fast", "--agkv-transport", "NVLink peers and symmetric memory"),
         ("--ulysses-transport nccl", "--ulysses-transport", "the method is agkv by default"),
         ("--cp-method agkv --attention-mode ulysses", "--attention-mode", "--cp-method agkv"),
         ("--cfg-parallel-degree 3", "--cfg-parallel-degree", "3 is not 1 or 2"),

@@ -19,8 +19,8 @@ def stage(tiny_zimage):
     return build
 
 
-def over_nccl(method: str) -> dict[str, object]:
-    return {"cp": {"attention_mode": method, f"{method}_transport": "nccl"}}
+def over_nccl(method: str, transport: str = "nccl") -> dict[str, object]:
+    return {"cp": {"attention_mode": method, f"{method}_transport": transport}}
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,15 @@ def test_what_only_a_gpu_can_do_is_refused_where_there_is_none(stage, settings, 
 
 
 @pytest.mark.parametrize("method", ["agkv", "ulysses"])
+@pytest.mark.parametrize("transport", ["nccl", "fast"])
 @pytest.mark.parametrize(("num_gpus", "here"), [(0, "run on the CPU"), (1, "share one")])
-def test_nccl_that_was_asked_for_and_cannot_be_had_is_an_error(stage, method, num_gpus, here):
-    asked = stage(ranks=2, parallelism=over_nccl(method))
+def test_a_transport_that_was_asked_for_and_cannot_be_had_is_an_error(
+    stage, method, transport, num_gpus, here
+):
+    asked = stage(ranks=2, parallelism=over_nccl(method, transport))
     with pytest.raises(
         BadSetting,
-        match=f"{method}_transport: nccl needs a GPU for each rank, but ranks here {here}; use auto",
+        match=f"{method}_transport: {transport} needs a GPU for each rank, but ranks here {here}; use auto",
     ):
         check_gpus(asked, num_gpus=num_gpus, num_ranks=2)
     check_gpus(asked, num_gpus=2, num_ranks=2)

@@ -292,10 +292,12 @@ def test_a_family_without_planes_names_those_that_have_them(settings):
     assert "flux1 has no such axis; families that have it are zimage, wan, " in str(error)
 
 
-def test_the_fast_transport_says_what_is_missing(stage_with):
-    with pytest.raises(BadSetting, match=r"NVLink peers and symmetric memory.*use auto or nccl") as caught:
-        stage_with("parallelism.cp.agkv_transport", "fast")
-    assert caught.value.path == "parallelism.cp.agkv_transport"
+@pytest.mark.parametrize("method", ["agkv", "ulysses", "auto"])
+def test_the_transport_in_force_is_that_of_the_method_in_use(settings, method):
+    settings["parallelism"]["cp"] |= {"attention_mode": method}
+    env = {"EPE_ULYSSES_TRANSPORT": "fast", "EPE_AGKV_TRANSPORT": "fast"}
+    assert build_stage(settings, env=env).parallelism.cp.transport == "fast"
+    assert build_stage(settings, env={}).parallelism.cp.transport == "auto"
 
 
 def test_a_transport_of_the_other_method_is_an_error(stage_with):
@@ -339,10 +341,6 @@ def test_the_environment_is_below_the_file(stage_with, settings):
     assert build_stage(settings, env=env).parallelism.cp.agkv_transport == "nccl"
     stage = stage_with("parallelism.cp.agkv_transport", "auto", env=env)
     assert stage.parallelism.cp.agkv_transport == "auto"
-
-
-def test_a_fast_transport_from_the_environment_names_the_variable(settings):
-    assert refusal(settings, env={"EPE_AGKV_TRANSPORT": "fast"}).path == "EPE_AGKV_TRANSPORT"
 
 
 @pytest.mark.parametrize("world", [3, 8])

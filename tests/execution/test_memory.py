@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from epe.errors import BadSetting
-from epe.execution.memory import HostMeter, NoMeter, check_room, meter_for, usable_bytes
+from epe.errors import BadSetting, OutOfMemory
+from epe.execution.memory import HostMeter, NoMeter, check_room, memory_for, meter_for, usable_bytes
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -52,3 +52,10 @@ def test_graphs_that_leave_requests_nothing_of_a_small_card_are_refused_at_the_s
 @pytest.mark.parametrize(("memory", "graphs"), [(6001, 4096), (None, 4096), (100, 0)])
 def test_where_something_is_left_or_nobody_knows_nothing_is_refused(memory: int | None, graphs: int) -> None:
     check_room(None if memory is None else memory << 20, resident_bytes=6000 << 20, graph_bytes=graphs << 20)
+
+
+def test_a_model_that_has_no_memory_is_a_sentence():
+    """A rank whose GPU was too small for the model, or had been taken, ended with a traceback."""
+    expected = r"^the device has no memory for the model; take a larger one \(CUDA out of memory\)$"
+    with pytest.raises(OutOfMemory, match=expected), memory_for("the model", advice="take a larger one"):
+        raise torch.OutOfMemoryError("CUDA out of memory")

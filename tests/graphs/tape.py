@@ -13,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+# What waits for others: it is written down, and not run.
+WAITS: list[Any] = []
 ASKS_FOR_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default)
 
 
@@ -47,6 +49,9 @@ class TapeGraph(TorchDispatchMode):
         if func in ASKS_FOR_A_VALUE:
             raise RuntimeError(f"{func} waits for the device, which a graph cannot")
         kwargs = kwargs or {}
+        if func in WAITS:
+            self._notes.append(lambda: func(*args, **kwargs))
+            return None
         outputs = func(*args, **kwargs)
         memory = {
             leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)

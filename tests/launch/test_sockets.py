@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -40,3 +42,20 @@ def test_an_address_that_cannot_be_bound_says_why_and_what_to_do(host: str, port
 def test_a_port_in_use_is_taken_from_nobody() -> None:
     with listen_for_http("127.0.0.1", 0) as first, pytest.raises(BadSetting, match="the port is in use"):
         listen_for_http("127.0.0.1", first.getsockname()[1])
+
+
+@pytest.mark.parametrize(("soft", "hard", "allowed"), [(256, 400, 400), (400, 400, 400)])
+def test_a_leader_may_have_as_many_connections_as_the_system_allows(
+    soft: int, hard: int, allowed: int
+) -> None:
+    program = f"""
+import resource
+from epe.launch.sockets import allow_many_connections
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+allow_many_connections()
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert said.stdout == f"({allowed}, {hard})\n"

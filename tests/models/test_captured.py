@@ -13,9 +13,11 @@ from epe.graphs import Graphs
 from epe.messages import Request, Split
 from epe.models.contract import State
 from epe.transport.exchange import SoloExchange
+from epe.transport.fast import FastExchange
 from tests.graphs.tape import TapeDevice
 from tests.models.every_family import Ranks, adapters_of, make_request
 from tests.models.trajectories import drawn_by_lane, drawn_with_moves, solo, taking_turns
+from tests.transport.host_ring import host_lane, on_ranks
 
 
 @pytest.fixture(scope="package")
@@ -66,6 +68,31 @@ def test_a_lane_replays_between_its_exchanges_with_the_bits_of_one_rank(checkpoi
     assert all(torch.equal(each, expected) for each in drawn)
     assert all(own.statistics.num_replayed > 0 for own in graphs)
     assert all(own.statistics.num_refused == 0 for own in graphs)
+
+
+def test_over_shared_memory_each_pass_of_a_lane_is_one_graph_with_the_bits_of_one_rank(
+    checkpoint: Path, plain: Any
+) -> None:
+    request = make_request(checkpoint, num_steps=4)
+    expected = solo(plain, request).tensors["latents"]
+    adapters = adapters_of(checkpoint, 2)
+    devices = [TapeDevice() for _ in adapters]
+    graphs = [Graphs(device, budget_bytes=2**40) for device in devices]
+
+    def draw(exchange: FastExchange) -> torch.Tensor:
+        adapter: Any = adapters[exchange.position]
+        adapter.use_graphs(graphs[exchange.position])
+        state = adapter.encode(request)
+        for _ in range(request.num_steps):
+            state = adapter.step(state, exchange, Split(cp=2))
+        return state.tensors["latents"]
+
+    drawn = on_ranks(host_lane((0, 1), slot_bytes=4096), draw)
+    assert all(torch.equal(each, expected) for each in drawn)
+    for own, device in zip(graphs, devices, strict=True):
+        assert own.statistics.num_replayed > 0
+        assert own.statistics.num_refused == 0
+        assert device.num_begun == own.statistics.num_captured
 
 
 def test_a_rank_that_replays_shares_a_lane_with_one_that_does_not(checkpoint: Path, plain: Any) -> None:

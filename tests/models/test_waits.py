@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.random_pipeline import make_adapter
 from epe.cache import CacheRules, resolve
+from epe.errors import NonFinite
 from epe.families import FAMILIES
 from epe.messages import MeanCache, Pab, Split, Strategy
 from epe.models.contract import State
+from epe.models.finite import check_finite
 from epe.transport.exchange import SoloExchange
 from tests.cache.profiles import made_up
 from tests.models.every_family import adapters_of, make_request
@@ -92,13 +94,36 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(
         for _ in range(4):
             state = adapter.step(state, SoloExchange(), Split())
     assert seen == []
-    assert state.tensors["latents"].device == NOWHERE
+    # All are asked at once whether they are finite.
+    assert {tensor.device for tensor in state.tensors.values()} == {NOWHERE}
 
 
 def moved(state: State) -> State:
     """The state on the device that is not there."""
     tensors = {name: tensor.to(NOWHERE) for name, tensor in state.tensors.items()}
     return State(request=state.request, step=state.step, tensors=tensors, scalars=state.scalars)
+
+
+class Questions(TorchDispatchMode):
+    """Counts questions for a value, each of which waits."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_whether_all_is_finite_is_asked_once() -> None:
+    """A lease asked for each tensor of each of its requests."""
+    request = make_request(Path("zimage"))
+    one = State(request=request, step=3, tensors={"a": torch.ones(2), "b": torch.ones(3)})
+    bad = State(request=request, step=4, tensors={"a": torch.ones(2), "b": torch.tensor([1.0, torch.inf])})
+    with Questions() as asked:
+        check_finite(one, one)
+    assert asked.count <= 1
+    with pytest.raises(NonFinite, match=r"^non-finite values in b after denoise before step 4$"):
+        check_finite(one, bad)
 
 
 def test_what_would_wait_is_seen() -> None:

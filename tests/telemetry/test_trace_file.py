@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epe.errors import BadSetting
-from epe.telemetry.trace_file import append_trace, claim_trace
+from epe.telemetry.trace_file import append_trace, claim_trace, later_trace
 
 
 def test_a_claimed_file_is_there_and_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -33,6 +33,13 @@ def test_an_empty_file_may_be_claimed_and_one_that_holds_something_may_not(tmp_p
 def test_a_bad_path_is_refused_at_the_start(tmp_path: Path, name: str):
     with pytest.raises(BadSetting, match=r"--record-trace: .* cannot be written"):
         claim_trace(str(tmp_path / name), flag="--record-trace")
+
+
+def test_a_later_world_does_not_write_into_the_trace_of_an_earlier_service(tmp_path: Path):
+    path = str(tmp_path / "trace.jsonl")
+    Path(f"{path}.1").write_bytes(b"{}\n")
+    Path(f"{path}.2").touch()
+    assert [later_trace(path, world) for world in (1, 2, 3)] == [f"{path}.2", f"{path}.2", f"{path}.3"]
 
 
 def test_a_disk_that_is_full_for_a_while_leaves_no_half_line(tmp_path: Path):

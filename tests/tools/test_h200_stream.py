@@ -61,6 +61,7 @@ def test_the_page_shows_its_kept_runs() -> None:
         ROOT / f"benchmarks/kept/h200-{name}.jsonl"
         for name in (
             "soak-zimage",
+            "checks",
             "stream-zimage",
             "stream-flux1",
             "stream-zimage-fast",

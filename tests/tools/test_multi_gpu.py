@@ -57,6 +57,22 @@ def test_a_decode_over_all_ranks_has_the_bits_of_one_in_bands(pair: World) -> No
     assert lines["bands 2"]["received_kib"]["rows"] > 0
 
 
+@pytest.mark.world
+def test_the_program_of_shared_memory_compares_bits_and_steps(pair: World) -> None:
+    of_bits = Run("fast_lane_ranks:bits", (SETTING, ("gloo",)), {})
+    bits, _ = perform(pair, of_bits, limit_s=100.0)
+    assert bits["equal_bits"]
+    assert bits["replayed"] == 24
+    of_steps = Run("fast_lane_ranks:steps", (SETTING, ("gloo",), CASE, time.time() + 90.0), {})
+    *lines, _ = perform(pair, of_steps, limit_s=100.0)
+    assert [(line["transport"], line["captured"]) for line in lines] == [
+        ("alone", True),
+        ("gloo", False),
+        ("gloo", True),
+    ]
+    assert all(line["equal_bits"] and len(line["step_ms"]) == 5 for line in lines), lines
+
+
 def test_of_all_ranks_the_worst_counts_and_what_one_alone_knows_is_kept() -> None:
     ours = {"ms": [1.0, 5.0], "equal_bits": True, "way": "bands", "export_ms": [2.0]}
     theirs = {"ms": [3.0, 4.0], "equal_bits": False, "way": "bands", "move_ms": [7.0]}

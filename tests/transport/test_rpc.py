@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch.distributed import rpc
+from torch.distributed import HashStore, rpc
 
 from epe.errors import Gone, StartFailed
+from epe.transport import agent
 from epe.transport.guard import check_seam
 from tests.transport import rpc_scenes as scenes
 from tests.world import World
@@ -94,6 +95,14 @@ def test_with_a_store_on_loopback_nothing_listens_elsewhere(world: World) -> Non
 @pytest.mark.world
 def test_members_that_do_not_come_are_named(world: World) -> None:
     assert world.run(scenes.a_missing_member)[0] == "r0, r1 did not join epoch 9 within 0.5 s"
+
+
+def test_a_node_that_torch_has_no_number_for_says_so() -> None:
+    membership = agent.Membership(
+        epoch=0, node="r1", members=scenes.NODES, timeout_s=1.0, interface="lo", life=11_000
+    )
+    with pytest.raises(StartFailed, match=r"r1 was lost 11000 times, .* start the service again"):
+        agent.join(HashStore(), membership, endpoint=("module", "function"))
 
 
 @pytest.mark.world

@@ -1,0 +1,214 @@
+"""The memory of a lane whose ranks have GPUs of one host that reach each other's: torch's symmetric memory.
+
+No multicast, no kernel and no barrier of torch's are used: only its way to map the memory of other processes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import PrefixStore, ProcessGroup, Store
+from torch.distributed import _symmetric_memory as symmetric_memory
+
+from epe.transport.agent import reason_of
+from epe.transport.fast import FastWires
+from epe.transport.ring import Layout
+
+NUM_BLOCKS = 64
+SLOT_BYTES = 64 << 10
+# For so long ranks try each other's memory.
+TRIAL_LIMIT_S = 45.0
+# Of a trial: more than all slots hold, less than a word, and a word.
+TRIAL_BYTES = (3 * NUM_BLOCKS * SLOT_BYTES, 4099, 16)
+# torch is to set up no multicast, and not to refuse ranks that see one GPU each: to all of them it is the first.
+_WITHOUT = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES")
+_POLL_S = 0.001
+
+
+def connect(store: Store, position: int, width: int, *, device: torch.device) -> FastWires | str:
+    """The wires of a lane, whose ranks all call this; or why it has none, which is the same on all of them. Raises
+    `RuntimeError` where one of them does not answer."""
+    members = Members(store, position, width)
+    if problem := members.first_problem("host", _of_hosts(members)):
+        return problem
+    if problem := members.first_problem("gpu", _of_gpu(device)):
+        return problem
+    number = max(map(int, members.told("number", str(_mapping.number))))
+    wires: FastWires | None = None
+    try:
+        wires = FastWires(SymmetricMemory(members, device=device, number=number), _launch, position=position)
+        problem = _of_trial(wires, members)
+    except Exception as error:  # Of torch, the driver, or Triton, whose errors have no common kind.
+        problem = f"memory cannot be shared: {reason_of(error)}"
+    if problem := members.first_problem("trial", problem):
+        if wires is not None:
+            wires.close()
+        return problem
+    assert wires is not None
+    return wires
+
+
+class Members:
+    """What the ranks of a lane tell each other while they connect it."""
+
+    def __init__(self, store: Store, position: int, width: int) -> None:
+        self.store, self.position, self.width = store, position, width
+
+    def told(self, subject: str, said: str) -> list[str]:
+        """What all say, by position."""
+        keys = [f"{subject}/{position}" for position in range(self.width)]
+        self.store.set(keys[self.position], said)
+        return [self.store.get(key).decode() for key in keys]
+
+    def first_problem(self, subject: str, problem: str) -> str:
+        """Empty if nobody has any."""
+        return next((said for said in self.told(subject, problem) if said), "")
+
+
+class SymmetricMemory:
+    """A `LaneMemory`, once all `members` have come to the same `number` of mappings."""
+
+    def __init__(self, members: Members, *, device: torch.device, number: int) -> None:
+        self.layout = Layout(width=members.width, num_blocks=NUM_BLOCKS, slot_bytes=SLOT_BYTES)
+        self._device = device
+        with torch.cuda.device(device):
+            memory = torch_memory(self.layout.num_bytes, device)
+            memory.zero_()
+            torch.cuda.synchronize(device)
+            mapped = _mapping.mapped(memory, members, number=number)
+            # In host memory, where setting it waits for nothing that the device does.
+            self._stop = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+            rows = self.layout.table(members.position, mapped.buffer_ptrs, stop=self._stop.data_ptr())
+            self.table = torch.tensor(rows, dtype=torch.int64, device=device)
+        self._held = [memory, mapped]
+        self._closing = threading.Lock()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        with self._closing:
+            was_closed, self._closed = self._closed, True
+        if not was_closed:
+            self._stop.fill_(1)
+            threading.Thread(target=self._release, name="release", daemon=True).start()
+
+    def _release(self) -> None:
+        """Kernels may still be at it, or be about to begin and find that they are to stop."""
+        torch.cuda.synchronize(self._device)
+        self._held.clear()
+
+
+class _Mapping:
+    """Maps memory, which torch numbers by process: what it tells other ranks meanwhile has the number in its name, so
+    all members of a lane must be at the same one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.failed = False
+        self._lock = threading.Lock()
+
+    @property
+    def problem(self) -> str:
+        """Why no more can be mapped, for now or ever."""
+        if self.failed:
+            return "the memory of an earlier lane could not be mapped"
+        # By a lane that was given up meanwhile: torch waits for its members without a limit.
+        return "the memory of an earlier lane is still being mapped" if self._lock.locked() else ""
+
+    def mapped(self, memory: torch.Tensor, members: Members, *, number: int) -> Any:
+        """The handle of `memory` and its like of all members. Raises `RuntimeError`."""
+        with self._lock:
+            while self.number < number:
+                store = PrefixStore(f"alone/{members.position}/{self.number}", members.store)
+                self._map(torch_memory(1, memory.device), Members(store, 0, 1))
+            return self._map(memory, members)
+
+    def _map(self, memory: torch.Tensor, members: Members) -> Any:
+        name = f"epe-{secrets.token_hex(8)}"
+        group = ProcessGroup(PrefixStore("memory", members.store), members.position, members.width)
+        c10d._register_process_group(name, group)
+        try:
+            handle = symmetric_memory.rendezvous(memory, name)
+        except Exception:
+            self.failed = True  # At a number that nobody knows.
+            raise
+        finally:
+            c10d._unregister_process_group(name)
+        self.number += 1
+        return handle
+
+
+_mapping = _Mapping()
+
+
+def torch_memory(num_bytes: int, device: torch.device) -> torch.Tensor:
+    """Memory that can be mapped. Not by torch's `empty`, which takes it from a pool: that keeps what was mapped, and
+    ranks would have to take the same places in it."""
+    return c10d._SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
+
+
+def _of_hosts(members: Members) -> str:
+    hosts = members.told("name", socket.gethostname())
+    return "" if len(set(hosts)) == 1 else f"its ranks are on {len(set(hosts))} hosts"
+
+
+def _of_gpu(device: torch.device) -> str:
+    """What this process lacks."""
+    for name in _WITHOUT:
+        os.environ.setdefault(name, "1")
+    if problem := _mapping.problem:
+        return problem
+    backend = symmetric_memory.get_backend(device)
+    if backend != "CUDA":
+        return f"torch takes {backend} for symmetric memory, and CUDA is needed"
+    try:
+        import epe.transport.ring_kernel  # noqa: F401
+    except ImportError as error:
+        return f"there is no Triton: {error}"
+    return ""
+
+
+def _launch(*args: Any) -> None:
+    from epe.transport.ring_kernel import launch
+
+    launch(*args)
+
+
+def _of_trial(wires: FastWires, members: Members) -> str:
+    """Whether bytes of all kinds arrive: many and few, and such as words do not fit."""
+    device, positions = wires.table.device, range(members.width)
+    peers = [peer for peer in positions if peer != members.position]
+    for num_bytes in TRIAL_BYTES:
+        sent = {peer: _pattern(num_bytes, members.position, peer, device) for peer in peers}
+        received = {peer: torch.empty(num_bytes, dtype=torch.uint8, device=device) for peer in peers}
+        with torch.cuda.device(device):
+            wires.start(sent, received)()
+            done = torch.cuda.Event()
+            done.record()
+        end_s = time.monotonic() + TRIAL_LIMIT_S
+        while not done.query():
+            if time.monotonic() > end_s:
+                return f"nothing arrives within {TRIAL_LIMIT_S:g} s"
+            time.sleep(_POLL_S)
+        for peer in peers:
+            if not torch.equal(received[peer], _pattern(num_bytes, peer, members.position, device)):
+                return f"{num_bytes} bytes do not arrive as they were sent"
+    return ""
+
+
+def _pattern(num_bytes: int, source: int, target: int, device: torch.device) -> torch.Tensor:
+    """Bytes that no other pair of positions sends, and that stand nowhere else alike."""
+    factor = 0x61C88647 * (514 * source + 2 * target + 1) % 2**31 | 1
+    numbers = torch.arange(num_bytes, dtype=torch.int32, device=device)
+    # The high bits of products that overflow look random.
+    return numbers.mul_(factor).bitwise_right_shift_(24).bitwise_and_(255).to(torch.uint8)

@@ -20,13 +20,17 @@ COMMANDS = (
     "python -m benchmarks.fast_lane_page RUN.jsonl > docs/results/fast-lane.md",
 )
 SWING = """\
-## Steps that took twice their time
+## Steps that took twice their time, and what no GPU has run
 
 In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at
 each of its 34 exchanges. In the kernel of these runs all threads that waited read the host's word that ends a wait,
 after 1,024 looks at their count. Such reads come one after the other: a rank that had waited for so long was late by
-its own reading, the other then waited as long for it and read too, and so on. That the word is read by one thread of a
-block and at every 2,048th look alone is newer than these runs, and no GPU has run it."""
+its own reading, the other then waited as long for it and read too, and so on.
+
+These are newer than the runs on this page, and no GPU has run them: the word is read by one thread of a block and at
+every 2,048th look alone (compiled ahead for this GPU, the machine code is what it should be); a block has slots of 64
+KiB, which were tried in these runs for captured gathers alone and were as fast as those of 128; and the memory of a
+closed lane is given back when nobody holds it any more, instead of at once."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 

@@ -23,14 +23,16 @@ SWING = """\
 ## Steps that took twice their time, and what no GPU has run
 
 In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at
-each of its 34 exchanges. In the kernel of these runs all threads that waited read the host's word that ends a wait,
-after 1,024 looks at their count. Such reads come one after the other: a rank that had waited for so long was late by
-its own reading, the other then waited as long for it and read too, and so on.
+each of its 34 exchanges, in whole steps. What explains it, and was not seen by itself: in the kernel of these runs all
+threads that waited read the host's word that ends a wait, after 1,024 looks at their count. Such reads come one after
+the other: a rank that had waited for so long was late by its own reading, the other then waited as long for it and read
+too, and so on.
 
 These are newer than the runs on this page, and no GPU has run them: the word is read by one thread of a block and at
 every 2,048th look alone (compiled ahead for this GPU, and its machine code read); a block has slots of 64 KiB, of which
 only captured gathers were tried in these runs, the others had 128; and the memory of a closed lane is given back when
-nobody holds it any more, instead of at once."""
+nobody holds it any more, instead of at once. Connecting was measured in a run before, with 32 blocks that put and took
+in turn."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 

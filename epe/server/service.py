@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -22,8 +23,9 @@ from epe.server.spans import Spans, TraceParent
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing; `notes`
-    are told to every client. `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all
-    ranks. `advertised` is where clients reach the service (None: where they have)."""
+    are told to every client. `cache_rules` are what requests may have of FlexCache, and `planning` is
+    held while a plan is made of them. `restart` begins to restart all ranks. `advertised` is where clients reach the
+    service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs
@@ -40,6 +42,7 @@ class Service:
     warn: Callable[[str], str | None] = lambda prompt: None
     notes: tuple[str, ...] = ()
     cache_rules: CacheRules = NOTHING_KNOWN
+    planning: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def model_names(self) -> tuple[str, ...]:

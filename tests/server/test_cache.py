@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any, get_args
 
 import pytest
@@ -10,7 +12,9 @@ from msgspec import ValidationError, convert
 from msgspec.structs import fields
 
 from epe.cache import CacheRules
+from epe.config.request import resolve_request
 from epe.messages import ActiveStrategy, FreeCache, TaylorSeer
+from epe.server import image_body
 from tests.cache.profiles import made_up
 
 PATH = "/v1/images/generations"
@@ -80,3 +84,21 @@ def test_no_number_of_a_strategy_is_too_large_for_the_messages_between_processes
     for count in counts:
         with pytest.raises(ValidationError, match=rf"<= \d+ - at `\$\.{count}`"):
             convert({"strategy": name, count: 2**64}, ActiveStrategy)
+
+
+async def test_many_plans_at_once_are_made_one_after_the_other(client, monkeypatch):
+    """They took turns with the loop, which stood still for seconds; and equal ones were all made."""
+    at_once = 0
+
+    def plan(*given, **named):
+        nonlocal at_once
+        assert at_once == 0, "another plan is being made"
+        at_once += 1
+        time.sleep(0.01)
+        at_once -= 1
+        return resolve_request(*given, **named)
+
+    monkeypatch.setattr(image_body, "resolve_request", plan)
+    asked = {"num_inference_steps": 20, "cache": {"strategy": "taylorseer"}}
+    answers = await asyncio.gather(*(post(client, **asked) for _ in range(8)))
+    assert [status for status, _ in answers] == [200] * 8

@@ -36,7 +36,7 @@ SHOWN = {
         "magcache/10",
         "even/10",
         "taylorseer/4",
-        "teacache/0.2",
+        "teacache/0.013",
     ),
     20: (
         "none/20",
@@ -51,7 +51,7 @@ SHOWN = {
         "magcache/5",
         "even/5",
         "taylorseer/4",
-        "teacache/0.2",
+        "teacache/0.013",
     ),
 }
 # MagCache's knobs, tried until it computes as few steps as asked for: as its authors have them first.

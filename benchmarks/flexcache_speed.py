@@ -50,18 +50,20 @@ Known = tuple[str, bool, str, float]
 
 
 def settings(family: str) -> Iterator[tuple[str, float, Reuse]]:
-    """(strategy, its value, plan) of the reference's table, one of each strategy first; last TeaCache, of which random
-    weights may compute every step."""
+    """(strategy, its value, plan) of the reference's table, one of each strategy first; last the others of TeaCache,
+    with which random weights may compute every step."""
+    first, *more = _teacache()
     every = [
         list(_freecache()),
         list(_published(family)),
         list(_taylorseer()),
         list(_meancache()),
         list(_pab(family)),
+        [first],
     ]
     for row in zip_longest(*every):
         yield from filter(None, row)
-    yield from _teacache()
+    yield from more
 
 
 def _freecache() -> Iterator[tuple[str, float, Reuse]]:

@@ -37,13 +37,14 @@ class Taken:
 def speeds(
     drawing: Drawing, everything: Sequence[Setting], num_steps: int, *, deadline_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Lines of all settings against no FlexCache, in rounds in which all take turns; on CUDA, then those of forward
-    passes that are captured and replayed. No round is begun after the deadline but the first."""
-    adapters: dict[str, Adapter] = {"speed": drawing.adapter}
+    """Lines of all settings against no FlexCache, in rounds in which all take turns; on CUDA, before them those of
+    forward passes that are captured and replayed. No round is begun after the deadline but the first."""
+    adapters: dict[str, Adapter] = {}
     if drawing.device.type == "cuda":
         graphs = Graphs(CudaGraphs(drawing.device), budget_bytes=8 * 2**30)
         loading = Loading(device=drawing.device, graphs=graphs)
         adapters["captured speed"] = load_adapter("zimage", model_folder("demo"), loading)
+    adapters["speed"] = drawing.adapter
     for case, adapter in adapters.items():
         yield from _compared(case, adapter, drawing, everything, num_steps, deadline_s)
 

@@ -16,7 +16,8 @@ from epe.cache.products import products_at
 from epe.cache.profile import Profile
 
 MAX_ORDER = 6
-# No gap is looked at that is both longer than so many steps and than so many times the mean one.
+# No gap is looked at that is longer than so many steps, and so many times as long as if the computed steps that may be
+# anywhere were spread evenly.
 _LONG_STEPS, _LONG_TIMES = 100, 10
 
 
@@ -34,7 +35,8 @@ def mean_choice(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """MeanCache's computed steps, and the windows of all others by step: the cheapest way from the first step to the
     end over so many computed ones, where a gap costs the errors of its steps at the window that is best for it."""
-    longest = min(num_steps, max(_LONG_STEPS, _LONG_TIMES * num_steps // num_computed))
+    num_free = num_computed - len(always)
+    longest = min(num_steps, max(_LONG_STEPS, _LONG_TIMES * num_steps // (num_free + 1)))
     gaps = _gaps(profile, num_steps, longest)
     computed = _cheapest(gaps.costs, always, num_computed)
     orders = [1] * num_steps
@@ -47,9 +49,8 @@ def _cheapest(costs: np.ndarray, always: frozenset[int], num_computed: int) -> t
     """The `num_computed` steps, those of `always` among them, whose gaps cost least together."""
     num_steps, longest = costs.shape
     forced = np.array(sorted(always))
-    known = np.full(
-        (num_steps + 1, num_computed + 1), np.inf
-    )  # by step, and how many were computed before it
+    # By step, and by how many are computed before it.
+    known = np.full((num_steps + 1, num_computed + 1), np.inf)
     came = np.zeros(known.shape, np.int64)
     known[0, 0] = 0.0
     for end in range(1, num_steps + 1):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def capture(work: Pass, call: Tree, exchange: Exchange, *, device: GraphDevice, 
     for place, tensor in zip(inputs, given, strict=True):
         place.copy_(tensor)
     tape = _Tape(device, pool)
-    with device.aside():
+    with device.aside(), _garbage_left_alone():
         tape.begin()
         try:
             output = work(_while_captured(exchange, inputs, tape), *call.holding(inputs))
@@ -60,6 +61,18 @@ def capture(work: Pass, call: Tree, exchange: Exchange, *, device: GraphDevice, 
             raise
         tape.end()
     return CapturedPass(inputs, tape.turns, Tree.of(output))
+
+
+@contextmanager
+def _garbage_left_alone() -> Iterator[None]:
+    """Graphs and memory of the device that are collected while another graph is captured may break its capture off."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _tables(exchange: Exchange) -> list[torch.Tensor]:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.distributed import Store, rpc
 from epe.errors import EpeError, Gone
 from epe.telemetry.log import get_logger
 from epe.transport import agent, door
+from epe.transport.delivery import ENDPOINT, Kind, deliver, direct_calls_to
 from epe.transport.guard import check_seam, guard
 from epe.transport.link import Receiver
 from epe.transport.listener import still_listens
@@ -31,36 +31,6 @@ _LATER_S = 1.0  # The asker's own time limit comes first, then torch forgets the
 
 log = get_logger("transport")
 
-# RPC finds its function by name, so the process's one open link stands where that function sees it.
-_open_link: RpcLink | None = None
-
-
-class Kind(IntEnum):
-    """What a call of `deliver` brings: a message, a message that wants an answer, the standing call, or the leader's
-    word that a node (the target) is struck off, or is back under a name (the sender)."""
-
-    TELL = 0
-    ASK = 1
-    STAND = 2
-    STRIKE_OFF = 3
-    ADMIT = 4
-
-
-@rpc.functions.async_execution  # type: ignore[untyped-decorator]
-def deliver(epoch: int, kind: int, target: str, sender: str, *packed: Any) -> torch.futures.Future:
-    """All that a peer may call. Runs on the one RPC thread, which only hands over to the loop."""
-    answered: torch.futures.Future = torch.futures.Future()
-    link = _open_link
-    if link is None or link.epoch != epoch:
-        here = "no epoch" if link is None else f"epoch {link.epoch}"
-        refusal = Gone(f"a message of epoch {epoch} came to a process of {here}")
-        answered.set_result(pack(Codec(), error_to_wire(refusal)))
-    else:
-        link.hand_over(partial(link.arrive, Kind(kind), target, sender, packed, answered))
-    return answered
-
-
-_ENDPOINT = (deliver.__module__, deliver.__name__)
 # A newcomer that dies in the door must not leave it open, nor one that meets a dying peer there stand in it for long.
 _UNGUARDED_S = 30.0
 _LET_IN_S = 20.0
@@ -300,7 +270,7 @@ class RpcLink:
             self._lose(node, "it has come back as another process", worker)
             with contextlib.suppress(RuntimeError):  # This process may have joined after it was gone.
                 agent.strike_off(worker)
-        guard(_ENDPOINT, joining=True)
+        guard(ENDPOINT, joining=True)
         if self._unguarded is not None:
             self._unguarded.cancel()
         self._unguarded = self._loop.call_later(_UNGUARDED_S, self._close_door)
@@ -322,7 +292,7 @@ class RpcLink:
 
     def _close_door(self) -> None:
         if not self._closed:
-            guard(_ENDPOINT, joining=False)
+            guard(ENDPOINT, joining=False)
 
     def _stand(self, peer: str) -> None:
         call = self._call(peer, Kind.STAND, "", self._node, (b"", False))
@@ -348,23 +318,21 @@ class RpcLink:
     # --- in a thread: joining and leaving block ---
 
     def _join(self, store: Store, membership: agent.Membership) -> None:
-        global _open_link
-        before, _open_link = _open_link, self  # Peers may call as soon as this agent is there.
+        before = direct_calls_to(self)  # Peers may call as soon as this agent is there.
         try:
             present = None
             if membership.life > 0:
                 present = door.knock(store, membership.node, membership.life, membership.timeout_s)
                 membership = replace(membership, timeout_s=min(membership.timeout_s, _LET_IN_S))
-            self._workers = agent.join(store, membership, endpoint=_ENDPOINT, present=present)
+            self._workers = agent.join(store, membership, endpoint=ENDPOINT, present=present)
             if membership.life > 0:
                 door.enter(store, membership.node, membership.life, membership.timeout_s)
         except BaseException:
-            _open_link = before
+            direct_calls_to(before)
             raise
 
     def _leave(self) -> None:
-        global _open_link
-        _open_link = None
+        direct_calls_to(None)
         agent.leave()
         self._standing.clear()
 

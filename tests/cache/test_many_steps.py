@@ -30,6 +30,19 @@ def test_any_number_of_steps_is_planned(strategy: type[FreeCache | MeanCache], n
         assert (reuse.computed[0], reuse.computed[-1]) == (0, num_steps - 1)
 
 
+@pytest.mark.parametrize("strategy", [FreeCache, MeanCache])
+@pytest.mark.parametrize("num_more", [0, 1, 40])
+def test_what_is_computed_in_any_case_leaves_long_gaps(
+    strategy: type[FreeCache | MeanCache], num_more: int
+) -> None:
+    budget = "fresh_budget" if strategy is FreeCache else "fresh_steps"
+    asked = strategy(warmup_steps=100, cooldown_steps=80, **{budget: 180 + num_more})
+    reuse = resolve(asked, CacheRules(profile=PROFILE), num_steps=700)
+    assert reuse is not None
+    assert {*range(100), *range(620, 700)} <= set(reuse.computed)
+    assert len(reuse.computed) == 180 + num_more
+
+
 def choices(num_steps: int, *, warmup: int = 1) -> list[Choice]:
     always = frozenset(forced(num_steps, warmup=warmup, cooldown=1))
     return [free_choice(PROFILE, num_steps, always, budget) for budget in range(1, num_steps + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 from typing import Any
 
@@ -137,6 +138,23 @@ def test_a_capture_that_fails_falls_back_with_equal_bits_and_is_not_tried_again(
     for _ in range(3):
         run(graphs, model, rows(5))
     assert graphs.statistics.num_captured == 1, "other shapes are captured"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_garbage_is_collected_while_a_pass_is_captured(fails: bool) -> None:
+    collects: list[bool] = []
+
+    def watched(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        collects.append(gc.isenabled())
+        if fails and not gc.isenabled():
+            raise RuntimeError("not while capturing")
+        return [torch.tanh(args[0] @ WEIGHT) * kwargs["scale"]]
+
+    graphs = graphs_of()
+    for _ in range(2):
+        run(graphs, watched, rows(4))
+    assert collects == [True, False, True][: 2 + fails]
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("times", [1, 3, 4])

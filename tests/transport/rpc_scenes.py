@@ -22,8 +22,9 @@ from torch.distributed import rpc
 from epe.errors import BadRequest, Gone, NonFinite, Overloaded, Refused, StartFailed
 from epe.messages import Cancel, Drain, Drop, Inspect, StateHeader
 from epe.transport import agent, door, guard, listener
+from epe.transport.delivery import ENDPOINT, Kind, deliver
 from epe.transport.link import Parcel
-from epe.transport.rpc import Kind, RpcLink, deliver
+from epe.transport.rpc import RpcLink
 from epe.transport.store import interface_of
 from tests.world import RankContext
 
@@ -538,7 +539,7 @@ def die_in_the_door(context: RankContext, epoch: int) -> None:
     membership = agent.Membership(
         epoch=epoch, node="r1", members=NODES, timeout_s=20.0, interface=interface_of(context.store), life=1
     )
-    agent.join(context.store, membership, endpoint=(deliver.__module__, deliver.__name__), present={})
+    agent.join(context.store, membership, endpoint=ENDPOINT, present={})
     agent.leave()
 
 

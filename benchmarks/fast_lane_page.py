@@ -20,13 +20,19 @@ COMMANDS = (
     "python -m benchmarks.fast_lane_page RUN.jsonl > docs/results/fast-lane.md",
 )
 SWING = """\
-## Steps that took twice their time
+## Steps that took twice their time, and what no GPU has run
 
 In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at
-each of its 34 exchanges. In the kernel of these runs all threads that waited read the host's word that ends a wait,
-after 1,024 looks at their count. Such reads come one after the other: a rank that had waited for so long was late by
-its own reading, the other then waited as long for it and read too, and so on. That the word is read by one thread of a
-block and at every 2,048th look alone is newer than these runs, and no GPU has run it."""
+each of its 34 exchanges, in whole steps. What explains it, and was not seen by itself: in the kernel of these runs all
+threads that waited read the host's word that ends a wait, after 1,024 looks at their count. Such reads come one after
+the other: a rank that had waited for so long was late by its own reading, the other then waited as long for it and read
+too, and so on.
+
+These are newer than the runs on this page, and no GPU has run them: the word is read by one thread of a block and at
+every 2,048th look alone (compiled ahead for this GPU, and its machine code read); a block has slots of 64 KiB, of which
+only captured gathers were tried in these runs, the others had 128; and the memory of a closed lane is given back when
+nobody holds it any more, instead of at once. Connecting was measured in a run before, with 32 blocks that put and took
+in turn."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 
@@ -43,7 +49,7 @@ def page(lines: list[Line]) -> str:
         f"{setting['diffusers']}. Of times the rank that began last counts. Over NCCL a captured pass is cut where "
         "the lane exchanges, over `fast` it is one graph.",
     ]
-    for section in (_steps, _swing, _exchanges, _bits, _connect, _death):
+    for section in (_steps, _swing, _exchanges, _layouts, _bits, _connect, _death):
         parts += ["", *section([line for line in lines if line.get("section") == section.__name__[1:]])]
     return "\n".join([*parts, ""])
 
@@ -118,6 +124,18 @@ def _exchanges(lines: list[Line]) -> Iterator[str]:
             for kib, ways in sorted(found.items())
         ),
     )
+
+
+def _layouts(lines: list[Line]) -> Iterator[str]:
+    yield "Captured gathers with other blocks and slots, microseconds of each:"
+    yield ""
+    found: dict[int, dict[tuple[int, int], float]] = {}
+    for line in lines:
+        if "slot_kib" in line:
+            found.setdefault(line["part_kib"], {})[line["num_blocks"], line["slot_kib"]] = line["device_us"]
+    layouts = list(next(iter(found.values())))
+    heads = ["KiB of a rank", *(f"{blocks} blocks, slots of {slot} KiB" for blocks, slot in layouts)]
+    yield from table(heads, ([kib, *(times[each] for each in layouts)] for kib, times in found.items()))
 
 
 def _bits(lines: list[Line]) -> Iterator[str]:

@@ -6,8 +6,8 @@ is, captured, and compiled and captured; in turn, in one run.
     python -m benchmarks.h200_steps --only flux1 --sizes 1024x1024 --timed-steps 10 \
         --entrants diffusers,ours_compiled,cache_dit,cache_dit_reusing,ours_reusing,xfuser    # other libraries
 
-One JSON object a line, as it goes; a case that fails costs its own line alone. Text has 128 rows, unless a case says
-otherwise.
+One JSON object a line after each round, as it goes: the last of a case counts. A case that fails costs its own line
+alone. Text has 128 rows, unless a case says otherwise.
 """
 
 from __future__ import annotations
@@ -65,17 +65,19 @@ def main() -> None:
     arguments = _arguments()
     configure(json=True, level="warning")
     activations.IN_PRODUCT = bool(arguments.gelu_in_product)
-    deadline_s = time.perf_counter() + arguments.budget_s
+    deadline_s = _now_s() + arguments.budget_s
     _say(_setting(arguments))
     for name in arguments.only:
         entrants = Entrants(
             Bench(name, device=torch.device(arguments.device), tiny=arguments.tiny), arguments.entrants
         )
         for case in (case for case in CASES if case.family == name and case.size in arguments.sizes):
-            if time.perf_counter() > deadline_s:
+            if _now_s() > deadline_s:
                 _say({"family": name, "size": case.size, "left_out": "no time was left"})
                 continue
-            _say(_line(entrants, replace(case, timed_steps=arguments.timed_steps or case.timed_steps)))
+            case = replace(case, timed_steps=arguments.timed_steps or case.timed_steps)
+            for line in _lines(entrants, case, deadline_s):
+                _say(line)
         del entrants
         empty(arguments.device)
 
@@ -94,40 +96,46 @@ class Entrants:
         return self._made[name]
 
 
-def _line(entrants: Entrants, case: StepCase) -> dict[str, Any]:
-    begin_s = time.perf_counter()
-    line: dict[str, Any] = {"family": case.family, "size": case.size, "text_rows": case.text_rows}
+def _lines(entrants: Entrants, case: StepCase, deadline_s: float) -> Iterator[dict[str, Any]]:
+    begin_s = _now_s()
+    about: dict[str, Any] = {"family": case.family, "size": case.size, "text_rows": case.text_rows}
     try:
-        line |= _measured(entrants, case)
+        warm = {"least_ms": _least_ms(entrants, case), **_warm_up(entrants, case, deadline_s)}
+        drawings: dict[str, list[Drawing]] = {name: [] for name in warm["warm_up_s"]}
+        for num_rounds in range(1, 1 + ROUNDS):
+            for name, drawn in drawings.items():
+                drawn.append(_drawn(entrants, name, case))
+            measured = {**warm, **_measured(entrants, case, drawings)}
+            took_s = round(_now_s() - begin_s, 1)
+            yield {**about, "rounds_done": num_rounds, **measured, "took_s": took_s}
     except Exception as error:
-        line["error"] = f"{type(error).__name__}: {error}"[:600]
-    return {**line, "took_s": round(time.perf_counter() - begin_s, 1)}
+        yield {**about, "error": f"{type(error).__name__}: {error}"[:600]}
 
 
-def _measured(entrants: Entrants, case: StepCase) -> dict[str, Any]:
+def _warm_up(entrants: Entrants, case: StepCase, deadline_s: float) -> dict[str, Any]:
+    """Seconds of each entrant's first drawing, the memory that it took, and who failed."""
     warm_s, errors, memory = {}, {}, {}
     for name in entrants.names:
-        begin_s = time.perf_counter()
+        begin_s = _now_s()
+        if begin_s > deadline_s:
+            errors[name] = "no time was left"
+            continue
         try:
             memory[name] = _peak(entrants, name, case)
-            warm_s[name] = round(time.perf_counter() - begin_s, 2)
+            warm_s[name] = round(_now_s() - begin_s, 2)
         except Exception as error:
             errors[name] = f"{type(error).__name__}: {error}"[:400]
-    drawings: dict[str, list[Drawing]] = {name: [] for name in warm_s}
-    for _ in range(ROUNDS):
-        for name, drawn in drawings.items():
-            drawn.append(_drawn(entrants, name, case))
+    return {"warm_up_s": warm_s, "peak_gib": memory, **({"errors": errors} if errors else {})}
+
+
+def _measured(entrants: Entrants, case: StepCase, drawings: dict[str, list[Drawing]]) -> dict[str, Any]:
     return {
         "step_ms": {name: [round(each.step_ms, 2) for each in drawn] for name, drawn in drawings.items()},
         "against_diffusers": dict(_ratios(drawings)),
         "equal_bits": {name: _same(drawings, name) for name in drawings},
         "largest_difference": {name: _difference(drawings, name) for name in drawings},
         "psnr_db": {name: _psnr_db(drawings, name) for name in drawings},
-        "least_ms": round(_least_ms(entrants, case), 3),
-        "warm_up_s": warm_s,
         "graphs": {name: facts for name in drawings if (facts := entrants[name].facts())},
-        "peak_gib": memory,
-        **({"errors": errors} if errors else {}),
     }
 
 
@@ -149,7 +157,7 @@ def _drawn(entrants: Entrants, name: str, case: StepCase) -> Drawing:
     def watch(step: int) -> None:
         if step in (1, num_steps):
             bench.synchronize()
-            clock.append(time.perf_counter())
+            clock.append(_now_s())
 
     latents = entrant.draw(bench.request(case, num_steps), watch)
     return Drawing(1e3 * (clock[1] - clock[0]) / case.timed_steps, latents)
@@ -194,7 +202,12 @@ def _least_ms(entrants: Entrants, case: StepCase) -> float:
     """Of a step, by the arithmetic of diffusers' own pipeline as it is."""
     bench, entrant = entrants.bench, entrants["diffusers"]
     request = bench.request(case, 1)
-    return least_ms(lambda: entrant.draw(request, lambda step: None), read_bytes=bench.read_bytes(case))
+    least = least_ms(lambda: entrant.draw(request, lambda step: None), read_bytes=bench.read_bytes(case))
+    return round(least, 3)
+
+
+def _now_s() -> float:
+    return time.perf_counter()
 
 
 def empty(device: str) -> None:
@@ -253,7 +266,9 @@ def _arguments() -> argparse.Namespace:
         default=int(activations.IN_PRODUCT),
         help="whether compiled blocks leave GELU to the library of products (default: as ranks do)",
     )
-    parser.add_argument("--budget-s", type=float, default=1e6, help="begin no case after so many seconds")
+    parser.add_argument(
+        "--budget-s", type=float, default=1e6, help="begin no case and warm nobody up after so many seconds"
+    )
     return parser.parse_args()
 
 

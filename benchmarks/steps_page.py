@@ -53,6 +53,8 @@ def page(lines: Iterable[Line]) -> str:
     against = [line for line in steps if LIBRARIES.keys() & line["step_ms"].keys()]
     decodes = [line for line in everything if "decode" in line]
     cases = _latest(line for line in steps if "kernels" not in line and line not in against)
+    drawn = {_name(case): case for case in cases}
+    beside = [_filled_in(line, drawn.get(_name(line), {})) for line in _latest(against)]
     return "\n".join(
         [
             "# Steps on H200",
@@ -81,9 +83,9 @@ def page(lines: Iterable[Line]) -> str:
             *_bits(cases),
             *_decodes(decodes),
             *_rows([line for line in everything if "compiled_rows" in line]),
-            *_libraries(_latest(against)),
-            *_slower([*cases, *_latest(against)], decodes),
-            *_untimed([line for line in everything if "kernels" in line], cases),
+            *_libraries(beside),
+            *_slower([*cases, *beside], decodes),
+            *_untimed([line for line in steps if "kernels" in line], cases),
             "",
             *SINCE,
             "",
@@ -113,15 +115,18 @@ def _sides(case: Line) -> list[int]:
 
 
 def _untimed(lines: list[Line], cases: list[Line]) -> Iterator[str]:
-    """Another run of some cases, without kernels that torch picks by timing them."""
+    """Runs of some cases without kernels that torch picks by timing them, the last of them with both."""
     if not lines:
         return
     timed = {_name(case): case for case in cases}
     yield from ("", "## Kernels that are not picked by timing", "", *UNTIMED, "")
-    yield "| family, size, text rows | diffusers, compiled | compiled and captured | ms | ms in the table above |"
-    yield "|---|--:|--:|--:|--:|"
-    for line in sorted(lines, key=_sides):
-        cells = [_ratio(line["against_diffusers"].get(name)) for name in ("diffusers_compiled", BEST)]
+    titles = "diffusers, compiled | picked by timing | not picked by timing | ms | ms in the table above"
+    yield f"| family, size, text rows | {titles} |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for line in sorted({_name(line): line for line in lines}.values(), key=_sides):
+        cells = [
+            _ratio(line["against_diffusers"].get(name)) for name in ("diffusers_compiled", "ours_timed", BEST)
+        ]
         cells += [f"{_middle(each['step_ms'][BEST]):.1f}" for each in (line, timed[_name(line)])]
         yield f"| {_name(line)} | " + " | ".join(cells) + " |"
 
@@ -182,12 +187,19 @@ def _rows(lines: list[Line]) -> Iterator[str]:
     found: dict[str, Line] = {}
     for line in lines:
         name = f"{line['compiled_rows']} {line['size']}, {line['text_rows']}"
+        name += f", {line['kernels']}" if "kernels" in line else ""
         found.setdefault(name, {}).update(line)
     yield f"| family, size, text rows | {' | '.join(ROW_TITLES.values())} |"
     yield "|---" * (1 + len(ROW_TITLES)) + "|"
     for name, given in found.items():
-        cells = ("=" if given.get(each) == 0 else str(given.get(each, "")) for each in ROW_TITLES)
+        cells = (_apart(given.get(each)) for each in ROW_TITLES)
         yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _apart(largest: float | None) -> str:
+    if largest is None:
+        return ""
+    return f"{largest:.3g}" if largest else "="
 
 
 def _libraries(cases: list[Line]) -> Iterator[str]:

@@ -26,7 +26,7 @@ LIBRARIES_COMMAND = (
     f"diffusers,ours_compiled,{','.join(LIBRARIES)} >> RUN.jsonl`: the mean of ten steps. cache-dit 1.5.3 compiles "
     "with its own settings of torch's compiler; of steps that it leaves out it computes the first eight blocks, its "
     "default. Ours leave them out by FreeCache. xfuser 0.7.0 leaves the model to diffusers on one GPU, and compiles it "
-    "whole.",
+    "whole; it ran with four timed steps. Columns that no such run had are those of the first table.",
 )
 
 SLOWER = (
@@ -35,28 +35,33 @@ SLOWER = (
 )
 
 UNTIMED = (
-    "Z-Image as the other families are compiled, in a later run with all five columns: its kernels are left to torch's "
-    "choice since then, and the tables above have runs of that.",
+    "Z-Image as the other families are compiled, whose kernels nobody times; it is left to torch's choice, and the "
+    "table of steps has runs of that. The rows of a lane are then those of one rank (`not picked by timing` above). At "
+    "256x256 and 512x512 in an earlier run, before norm and rotation were one kernel; at 1024x1024 with it, both ways "
+    "in one run of three rounds, beside a process that compiled on the same GPU. In a profile of that, without timing, "
+    "products and attention were 81.6 of 89.4 ms of kernels a step.",
 )
 
 SINCE = (
     "## Since these runs",
     "",
-    "Norm and rotation of queries and keys are one kernel, with which Qwen-Image and Z-Image drew at 1024x1024, and no "
-    "other row: Qwen-Image took 265.3 ms a step there before, Z-Image 99.9. All families but Wan have it now. "
-    "Qwen-Image at 512x512 drew before its modulations were computed once a step, Z-Image at 256x256 and 512x512 "
-    "before its two gate layers were one product.",
+    "Norm and rotation of queries and keys are one kernel in all families. Qwen-Image and Z-Image at 1024x1024 and Wan "
+    "with 17 frames drew with it, and no other row: 245.2 ms a step for 265.3 before, 97.4 for 99.9 and 115.4 for "
+    "123.8. Wan with 17 frames drew beside a process that compiled on the same GPU. Qwen-Image at 512x512 drew before "
+    "its modulations were computed once a step, Z-Image at 256x256 and 512x512 before its two gate layers were one "
+    "product.",
 )
 
 NOT_RUN = (
     "## Not run",
     "",
-    "Empty cells. Steps as they are now (above). cache-dit 1.5.3 and xfuser "
-    f"0.7.0 beside ours, which `--entrants {','.join(LIBRARIES)}` draws with where they are installed: "
-    "cache-dit drew with small models on a CPU, xfuser refuses to be imported without an accelerator. "
-    "Compiled blocks of other families on lanes, and on lanes of several GPUs (`--own-gpus`); captured "
-    "ones ran on two ([lanes](multi-gpu.md)). Lanes of more than two GPUs. On one GPU two ranks, which "
-    "were threads, replayed captured passes in pieces between their exchanges with equal bits (`python -m "
-    "benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for "
-    "the sake of memory, are [on their own page](stream-h200.md).",
+    "Empty cells. Steps as they are now (above); FLUX.2-klein. cache-dit 1.5.3 beside ours, which `--entrants "
+    "cache_dit,cache_dit_reusing,ours_reusing` draws with where it is installed: it drew with small models on a CPU; "
+    "one run on the GPU was ended after 118 s, when it still compiled. Other libraries beside other families. "
+    "diffusers' compiled decoder beside ours. Compiled blocks of Qwen-Image, Wan and FLUX.2-klein on lanes, those of "
+    "FLUX.1 with the kernel, and lanes of several GPUs (`--own-gpus`); captured ones ran on two "
+    "([lanes](multi-gpu.md)). Lanes of more than two GPUs. On one GPU two ranks, which were threads, replayed captured "
+    "passes in pieces between their exchanges with equal bits (`python -m benchmarks.graph_checks`). A stream of "
+    "requests through the whole service, and many short ones for the sake of memory, are [on their own "
+    "page](stream-h200.md).",
 )

@@ -21,6 +21,7 @@ from epe.config.sizes import PATH as SIZES
 from epe.config.sizes import parse_flag
 from epe.config.stage import Stage
 from epe.errors import BadSetting
+from epe.files import write_whole
 from epe.launch.environment import Placement, read_placement
 from epe.launch.gpus import check_enough
 
@@ -109,7 +110,6 @@ def _outputs(args: Namespace) -> dict[str, str | None]:
 
 def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> None:
     """What is measured so far: a run that is cut keeps it."""
-    from epe.media.sidecar import write_whole
     from epe.runtime.bench import costs_of
 
     costs = costs_of(stage, rows, world_size=world_size)

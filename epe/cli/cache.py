@@ -19,6 +19,7 @@ from epe.config.request import resolve_request
 from epe.config.stage import Dtype
 from epe.errors import BadSetting
 from epe.families import Family, available_family
+from epe.files import write_whole
 from epe.messages import Request
 
 # What of a profile a strategy needs.
@@ -79,7 +80,6 @@ def _fit(args: Namespace, family: Family) -> int:
     check_writable(target, path="--output")
     known = read_profile(target, family.name) if args.strategy != "all" and target.is_file() else None
 
-    from epe.media.sidecar import write_whole
     from epe.models.catalog import load_adapter
     from epe.models.loading import Loading
     from epe.runtime.fitting import NUM_PROBED, Drawer, fit_profile
@@ -100,7 +100,7 @@ def _fit(args: Namespace, family: Family) -> int:
     )
     profile = _with_part(fitted, known, args.strategy)
     with writing(target, path="--output"):
-        write_whole(str(target), msgspec.json.encode(profile) + b"\n")
+        write_whole(target, msgspec.json.encode(profile) + b"\n")
     print(_shown(profile, family))
     print(target)
     return 0

@@ -1,35 +1,21 @@
-"""Files that are there whole or not at all, also after a power failure. All of it blocks, and raises `OSError`."""
+"""The files of jobs. All of it blocks, and raises `OSError`."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-_UNFINISHED = ".new"
+from epe.files import write_whole
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file beside its place, have it reach the disk, and put it there."""
-    unfinished = path.with_name(path.name + _UNFINISHED)
+def write_lasting(path: Path, data: bytes) -> None:
+    """Write a file that is there, under its name, whatever happens from now on."""
+    write_whole(path, data)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)  # a full disk needs the room
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder reach the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
+        os.fsync(folder)  # its names reach the disk
     finally:
-        os.close(descriptor)
+        os.close(folder)
 
 
 def remove_others(folder: Path, names: set[str]) -> int:

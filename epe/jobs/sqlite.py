@@ -17,7 +17,7 @@ import aiosqlite
 import msgspec
 
 from epe.errors import BadSetting, NotStored
-from epe.jobs.files import remove_others, write_whole
+from epe.jobs.files import remove_others, write_lasting
 from epe.jobs.folder import SETTING, JobFolder
 from epe.jobs.job import Job
 from epe.jobs.store import num_bytes_of
@@ -88,7 +88,7 @@ class SqliteStore:
     async def end(self, job: Job, files: Mapping[str, bytes]) -> None:
         async with self._disk():
             for name, data in files.items():
-                await asyncio.to_thread(write_whole, self._folder.results / name, data)
+                await asyncio.to_thread(write_lasting, self._folder.results / name, data)
         record = msgspec.json.encode(job)
         num_bytes = num_bytes_of(job, record)
         await self._run(

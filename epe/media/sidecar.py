@@ -1,10 +1,7 @@
-"""The facts about a picture or video, in a JSON file beside it; files appear whole or not at all."""
+"""The facts about a picture or video, in a JSON file beside it."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -12,6 +9,7 @@ from msgspec import Struct
 
 from epe.config.generate import FlagValue, GenerateOptions
 from epe.config.stage import CpMethod
+from epe.files import write_whole
 from epe.messages import CacheAccount
 
 
@@ -115,25 +113,3 @@ def make_sidecar(options: GenerateOptions, effective: Effective, *, elapsed_s: f
 def write_sidecar(path: str, sidecar: Sidecar) -> None:
     """Write the facts as JSON."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(sidecar), indent=2) + b"\n")
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Write a file that readers see whole or not at all; its folder is made if need be."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        # mkstemp makes a file for its owner alone; the result has the rights of any new file.
-        os.chmod(draft, 0o666 & ~_umask())
-        os.replace(draft, target)
-    except BaseException:
-        os.unlink(draft)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

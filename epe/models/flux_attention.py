@@ -14,10 +14,8 @@ from diffusers.models.transformers.transformer_flux2 import (
 )
 from torch import nn
 
+from epe.models.rotation import Tables, give_one_table
 from epe.parallel.rotating import normed_and_rotated
-
-# A table of cosines and sines for all rows, (rows, head dim / 2, 2), and nothing.
-Tables = tuple[torch.Tensor, torch.Tensor]
 
 
 class FastAttention(FluxAttnProcessor):
@@ -121,11 +119,4 @@ def make_attention_fast(transformer: nn.Module) -> None:
             module.processor = FastAttention()
         elif isinstance(module, Flux2ParallelSelfAttention):
             module.processor = FastParallelAttention()
-    transformer.pos_embed.register_forward_hook(_as_one_table)
-
-
-def _as_one_table(module: nn.Module, args: tuple[Any, ...], tables: Tables) -> Tables:
-    """Diffusers' cosines and sines, each of which stands twice, side by side and once. Diffusers joins the pairs of
-    two streams, so the second stays there, without features."""
-    cosines, sines = tables
-    return torch.stack((cosines[:, ::2], sines[:, ::2]), dim=-1), sines[:, :0]
+    give_one_table(transformer.pos_embed)

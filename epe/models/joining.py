@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,18 +12,21 @@ from torch.nn import functional
 
 class JoinedProduct:
     """What several layers make of the same features, computed at once. They keep their weights, which become parts of
-    the one, so that nothing is there twice. It rounds otherwise."""
+    the one, so that nothing is there twice, and know of it: who tries their products tries this one too. It rounds
+    otherwise."""
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, layers: Sequence[Any]) -> None:
         self._sizes = [len(layer.weight) for layer in layers]
         self.weight = _joined(layers, "weight")
         self.bias = None if layers[0].bias is None else _joined(layers, "bias")
+        for layer in layers:
+            layer.joined = self
 
     def __call__(self, features: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return functional.linear(features, self.weight, self.bias).split(self._sizes, dim=-1)
 
 
-def _joined(layers: Sequence[nn.Linear], name: str) -> nn.Parameter:
+def _joined(layers: Sequence[Any], name: str) -> nn.Parameter:
     parts = [getattr(layer, name).detach() for layer in layers]
     # A parameter, since compilers leave the sizes of all other tensors open.
     whole = nn.Parameter(torch.cat(parts), requires_grad=False)

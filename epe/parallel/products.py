@@ -8,6 +8,7 @@ picture than one with all. On an H200 that was the only cause of other bits that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,21 +38,22 @@ def unlike_widths(model: nn.Module, *, row_counts: Iterable[int], widths: Iterab
     return found
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The linear layers, of those of one shape and type the first; in planes, those with a part of the inner features
-    too."""
+def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The linear layers, and the products that several of them are joined to, of those of one shape and type the first;
+    in planes, those with a part of the inner features too."""
     seen = set()
     for name, module in model.named_modules():
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or isinstance(module, nn.Embedding):
-            continue
-        shape = (weight.shape, weight.dtype, bias is None)
-        if shape not in seen:
-            seen.add(shape)
-            yield name, module
+        for layer in (module, getattr(module, "joined", None)):
+            weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+            if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or isinstance(layer, nn.Embedding):
+                continue
+            shape = (weight.shape, weight.dtype, bias is None)
+            if shape not in seen:
+                seen.add(shape)
+                yield name, layer
 
 
-def _is_alike(layer: nn.Module, num_rows: int, width: int) -> bool:
+def _is_alike(layer: Any, num_rows: int, width: int) -> bool:
     weight, bias = layer.weight, layer.bias
     generator = torch.Generator(weight.device).manual_seed(0)
     rows = torch.randn(num_rows, weight.shape[1], generator=generator, device=weight.device).to(weight.dtype)

@@ -33,18 +33,20 @@ def _normed_and_rotated(
     eps: float,
 ) -> torch.Tensor:
     """The rows of several streams one after the other: (batch, rows, heads, head dim), contiguous. Of each stream there
-    are its rows, the weight of the RMS norm over a head's features, and a table of
-    cosines and sines, (rows, head dim / 2, 2), with or without a batch in front."""
-    work = _by_kernel if parts[0].is_cuda and kernel_works(parts[0].shape[-1]) else _by_operations
+    are its rows, the weight of the RMS norm over the features of a head, or of all heads, and a table of cosines and
+    sines, (rows, head dim / 2, 2), with or without a batch in front."""
+    depth, num_normed = parts[0].shape[-1], weights[0].numel()
+    work = _by_kernel if parts[0].is_cuda and kernel_works(depth, num_normed) else _by_operations
     return work(parts, weights, tables, eps)
 
 
 @cache
-def kernel_works(head_dim: int) -> bool:
-    """Whether this process has the kernel for heads of so many features, which are a power of two; tried at its first
-    use. Without it the same is done in several passes, whose last bits are others, and the log says so once."""
+def kernel_works(head_dim: int, num_normed: int) -> bool:
+    """Whether this process has the kernel for heads of so many features, which are a power of two, and norms over
+    `num_normed`; tried at its first use. Without it the same is done in several passes, whose last bits are others,
+    and the log says so."""
     try:
-        _try_kernel(head_dim)
+        _try_kernel(head_dim, num_normed)
     except Exception as error:  # Triton's have no common kind.
         log.warning(
             "kernel.left_out", kernel="norm and rotation", reason=f"{type(error).__name__}: {error}"[:200]
@@ -53,10 +55,10 @@ def kernel_works(head_dim: int) -> bool:
     return True
 
 
-def _try_kernel(head_dim: int) -> None:
-    rows = torch.ones(1, 2, 1, head_dim, device="cuda", dtype=torch.bfloat16)
+def _try_kernel(head_dim: int, num_normed: int) -> None:
+    rows = torch.ones(1, 2, num_normed // head_dim, head_dim, device="cuda", dtype=torch.bfloat16)
     table = torch.ones(2, head_dim // 2, 2, device="cuda")
-    _by_kernel((rows,), (rows[0, 0, 0],), (table,), 1e-6)
+    _by_kernel((rows,), (rows[0, 0].flatten(),), (table,), 1e-6)
     torch.cuda.synchronize()
 
 
@@ -75,12 +77,16 @@ def _by_kernel(
 def _by_operations(
     parts: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], tables: Sequence[torch.Tensor], eps: float
 ) -> torch.Tensor:
-    normed = (
-        functional.rms_norm(part, weight.shape, weight, eps)
-        for part, weight in zip(parts, weights, strict=True)
-    )
+    normed = (_normed(part, weight, eps) for part, weight in zip(parts, weights, strict=True))
     turned = (rotated(part, table.unsqueeze(-3)) for part, table in zip(normed, tables, strict=True))
     return torch.cat(list(turned), dim=1)
+
+
+def _normed(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Each head alone, or all of a row together."""
+    if weight.numel() == rows.shape[-1]:
+        return functional.rms_norm(rows, weight.shape, weight, eps)
+    return functional.rms_norm(rows.flatten(-2), weight.shape, weight, eps).unflatten(-1, rows.shape[-2:])
 
 
 def _like_all(

@@ -63,6 +63,8 @@ def redirect_attention(arounds: Mapping[nn.Module, Around], attend: Attend) -> N
         processor = getattr(module, "processor", None)
         if processor is None:
             raise StartFailed(f"{type(module).__name__} has no attention processor")
+        if hasattr(processor, "around"):
+            continue  # Redirected before.
         kind = type(processor)
         if kind not in subclasses:
             subclasses[kind] = _subclass(kind, attend)

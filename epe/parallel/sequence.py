@@ -151,7 +151,7 @@ class SequenceSharding:
         return attend() if self._broadcast_pass is None else self._broadcast_pass.around(kind, place, attend)
 
     def share_attention(self) -> None:
-        """Let the attention of the model's processors be that of the lane; again, when they were replaced."""
+        """Let the attention of the model's processors be that of the lane; again, when some were replaced."""
         places = count()
         for attention in self._plan.attention:
             arounds = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from epe.files import write_whole
 from epe.planning.cost_set import CostSet
 from epe.telemetry.log import get_logger
 
@@ -60,7 +60,7 @@ class CostFile:
         """Keep them; a folder that cannot be written to is said and costs nothing else."""
         try:
             path = self.path(costs.fingerprint)
-            _write_whole(path, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
+            write_whole(path, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
         except OSError as error:
             log.warning("costs.not_kept", path=self.setting, reason=f"{error}; the next start measures again")
         else:
@@ -77,18 +77,3 @@ def cache_folder(env: Mapping[str, str]) -> Path:
             "this user has no home folder; name a file in parallelism.scheduler.cost_file"
         )
     return (given if given.is_absolute() else home / ".cache") / "epe"
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Readers see the old file or the new one, also when the machine stops meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

@@ -18,8 +18,9 @@ from epe.config.stage import Stage as StageFile
 from epe.config.transport import methods_of
 from epe.errors import BadSetting
 from epe.families import family
+from epe.files import write_whole
 from epe.media import encode_file
-from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
+from epe.media.sidecar import Effective, make_sidecar, write_sidecar
 from epe.messages import OutputFormat, Progress, RankStatus, Stage
 from epe.runtime.embedded import EmbeddedDiffusionRuntime
 from epe.runtime.gpus import pick_device

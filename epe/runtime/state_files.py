@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from epe.jobs.files import remove_others, write_whole
+from epe.jobs.files import remove_others, write_lasting
 from epe.messages import Checkpoint, StateHeader
 from epe.telemetry.log import get_logger
 from epe.transport.link import Parcel
@@ -30,7 +30,7 @@ class StateFiles:
         """Write the whole state of a request. Raises `OSError`."""
         metadata = {"header": msgspec.json.encode(header).decode(), "drawn_by": self.drawn_by}
         plain = {name: torch.as_tensor(tensor).contiguous() for name, tensor in tensors.items()}
-        write_whole(self._path(header.request_id), save(plain, metadata))
+        write_lasting(self._path(header.request_id), save(plain, metadata))
 
     def read(self, request_id: str) -> Parcel | None:
         """The state of a request, as of before all leases of this service; None where none fits."""

@@ -25,12 +25,11 @@ class LaneMemory(Protocol):
     # On the device: what `Layout.table` says of this rank.
     table: torch.Tensor
 
-    @property
-    def closed(self) -> bool: ...
+    closed: bool
 
     def close(self) -> None:
-        """Let go whoever waits in it, now and later, and give it back when the device is done with it. May be called
-        from any thread, and twice; returns at once."""
+        """Let go whoever waits in it, now and later. May be called from any thread, and twice; returns at once. The
+        memory is there for as long as anybody holds this, so that what is just being launched finds it."""
 
 
 class FastWires:

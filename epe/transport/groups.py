@@ -88,6 +88,8 @@ class Groups:
         self._last_seq: dict[tuple[int, ...], int] = {}
         self._prebuilt: set[tuple[int, ...]] = set()
         self._next_incarnation: dict[tuple[int, ...], int] = {}
+        # Closed, and let go on the device thread: what a lane has on a GPU must outlive what is just being launched.
+        self._ended: list[GroupExchange] = []
         self._closed = False
 
     @property
@@ -107,6 +109,7 @@ class Groups:
         Every member calls this with the same lane and `seq`, so all know when the lane was last used and
         forget it at the same lease. Raises `Gone` for an incarnation that has been dropped.
         """
+        self._ended.clear()
         if lane.width == 1:
             return SoloExchange()
         if self._closed:
@@ -231,6 +234,7 @@ class Groups:
         held = self._held.pop(ranks, None)
         if held is not None:
             held.close()
+            self._ended.append(held)
 
 
 def _settle(future: Future[Wires], connect: Callable[[], Wires]) -> None:

@@ -10,6 +10,7 @@ import secrets
 import socket
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.distributed import _symmetric_memory as symmetric_memory
 from epe.transport.agent import reason_of
 from epe.transport.fast import FastWires
 from epe.transport.ring import Layout
+from epe.transport.wires import within
 
 NUM_BLOCKS = 64
 SLOT_BYTES = 64 << 10
@@ -29,6 +31,8 @@ TRIAL_LIMIT_S = 45.0
 TRIAL_BYTES = (3 * NUM_BLOCKS * SLOT_BYTES, 4099, 16)
 # torch is to set up no multicast, and not to refuse ranks that see one GPU each: to all of them it is the first.
 _WITHOUT = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES")
+# A GPU that works for so long on what it was given before a lane was closed is one that hangs.
+RELEASE_LIMIT_S = 60.0
 _POLL_S = 0.001
 
 
@@ -87,25 +91,18 @@ class SymmetricMemory:
             self._stop = torch.zeros(1, dtype=torch.int32, pin_memory=True)
             rows = self.layout.table(members.position, mapped.buffer_ptrs, stop=self._stop.data_ptr())
             self.table = torch.tensor(rows, dtype=torch.int64, device=device)
-        self._held = [memory, mapped]
-        self._closing = threading.Lock()
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self._held = memory, mapped
+        self.closed = False
 
     def close(self) -> None:
-        with self._closing:
-            was_closed, self._closed = self._closed, True
-        if not was_closed:
-            self._stop.fill_(1)
-            threading.Thread(target=self._release, name="release", daemon=True).start()
+        self.closed = True
+        self._stop.fill_(1)
 
-    def _release(self) -> None:
-        """Kernels may still be at it, or be about to begin and find that they are to stop."""
-        torch.cuda.synchronize(self._device)
-        self._held.clear()
+    def __del__(self) -> None:
+        """Nobody can launch anything on it any more; what was launched may still be at it, with a step behind."""
+        if getattr(self, "closed", False):
+            wait = partial(torch.cuda.synchronize, self._device)
+            within(RELEASE_LIMIT_S, wait, else_say="the GPU did not end what a closed lane had begun")
 
 
 class _Mapping:

@@ -120,7 +120,7 @@ class NcclWires:
         group, self._group = self._group, None
         if group is not None:
             # Not destroyed: that would wait for the members that are gone.
-            _within(ABORT_LIMIT_S, group.abort)
+            within(ABORT_LIMIT_S, group.abort, else_say="an NCCL communicator could not be aborted")
 
 
 @contextmanager
@@ -147,13 +147,15 @@ def _open(group: Any) -> Any:
     return group
 
 
-def _within(limit_s: float, action: Callable[[], None], *, leave: Callable[[int], Any] = os._exit) -> None:
+def within(
+    limit_s: float, action: Callable[[], None], *, else_say: str, leave: Callable[[int], Any] = os._exit
+) -> None:
     """Call `action`, which may never return: then this process ends, and whoever watches it starts another one."""
     thread = threading.Thread(target=action, name="abort", daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        log.error("rank.left", reason=f"an NCCL communicator could not be aborted within {limit_s:g} s")
+        log.error("rank.left", reason=f"{else_say} within {limit_s:g} s")
         drain(within_s=1.0)
         leave(1)
 

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
-
-import pytest
 
 from epe.config.generate import GenerateOptions
 from epe.config.request import resolve_request
 from epe.families import FAMILIES
-from epe.media.sidecar import Effective, make_sidecar, write_sidecar, write_whole
+from epe.media.sidecar import Effective, make_sidecar, write_sidecar
 
 
 def sidecar(output: str, *, vae_width: int | None = None):
@@ -62,25 +58,3 @@ def test_the_sidecar_says_how_many_ranks_decoded(tmp_path):
     _, facts = sidecar(str(tmp_path / "x.png"), vae_width=3)
     assert (facts.parallel_vae, facts.vae_decode_mode, facts.vae_parallel_degree) == (True, "layerwise", 3)
     assert facts.requested_parallel_vae is None
-
-
-def test_a_file_is_replaced_whole(tmp_path):
-    target = tmp_path / "x.json"
-    target.write_text("old")
-    write_whole(str(target), b"new")
-    assert target.read_bytes() == b"new"
-    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path):
-    (tmp_path / "x.json").mkdir()
-    with pytest.raises(IsADirectoryError):
-        write_whole(str(tmp_path / "x.json"), b"new")
-    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_a_file_has_the_rights_of_any_new_file(tmp_path):
-    (tmp_path / "plain").write_bytes(b"")
-    write_whole(str(tmp_path / "x.json"), b"new")
-    modes = {stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in ("plain", "x.json")}
-    assert len(modes) == 1

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from epe.models.joining import JoinedProduct
 from epe.parallel.products import unlike_widths
 
 
@@ -40,6 +41,15 @@ def test_layers_of_a_cpu_give_equal_bits_at_every_width():
 def test_a_width_at_which_a_library_divides_a_product_is_found_with_its_layer():
     model = model_of(torch.randn(32, 96).as_subclass(Dividing))
     assert unlike_widths(model, row_counts=(512,), widths=(2, 4, 6, 8)) == {6: "2", 8: "2"}
+
+
+def test_a_product_that_layers_are_joined_to_is_tried_as_they_are() -> None:
+    """Compiled blocks multiply so, and a library may divide the one and none of the others."""
+    model = nn.Sequential(nn.Linear(96, 96), nn.Linear(96, 32))
+    joined = JoinedProduct(list(model))
+    assert unlike_widths(model, row_counts=(512,), widths=(2, 6)) == {}
+    joined.weight = joined.weight.detach().as_subclass(Dividing)  # type: ignore[assignment]
+    assert unlike_widths(model, row_counts=(512,), widths=(2, 6)) == {6: "0"}
 
 
 def test_a_width_that_no_lane_could_have_is_not_tried():

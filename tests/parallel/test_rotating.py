@@ -43,6 +43,20 @@ def test_streams_are_normed_and_rotated_as_diffusers_does_and_joined() -> None:
 
 
 @torch.inference_mode()
+def test_heads_may_be_normed_together_as_those_of_wan_are() -> None:
+    generator = torch.Generator().manual_seed(1)
+    part, weight = (
+        torch.randn(2, 5, 3, DEPTH, generator=generator),
+        torch.randn(3 * DEPTH, generator=generator),
+    )
+    (turn,) = tables(5)
+    normed = torch.nn.functional.rms_norm(part.flatten(2), (3 * DEPTH,), weight, 1e-6)
+    expected = apply_rotary_emb_qwen(normed.unflatten(2, (3, DEPTH)), turn, use_real=False)
+    turned = normed_and_rotated((part,), (weight,), (torch.view_as_real(turn),), 1e-6)
+    torch.testing.assert_close(turned, expected, rtol=0, atol=5e-6)
+
+
+@torch.inference_mode()
 def test_each_request_of_a_batch_may_have_a_table_of_its_own() -> None:
     part = torch.randn(2, 4, 3, DEPTH, generator=torch.Generator().manual_seed(2))
     weight, table = torch.ones(DEPTH), torch.stack([torch.view_as_real(tables(n)[0])[:4] for n in (4, 7)])
@@ -58,18 +72,18 @@ def test_without_the_kernel_the_same_is_done_and_said_once(
 ) -> None:
     """A machine whose Triton does not work serves all the same."""
     configure(json=True, level="warning")
-    tried: list[int] = []
+    tried: list[tuple[int, int]] = []
 
-    def fail(head_dim: int) -> None:
-        tried.append(head_dim)
+    def fail(head_dim: int, num_normed: int) -> None:
+        tried.append((head_dim, num_normed))
         raise RuntimeError("no such card")
 
     monkeypatch.setattr("epe.parallel.rotating._try_kernel", fail)
     kernel_works.cache_clear()
-    assert not kernel_works(128)
-    assert not kernel_works(128)
+    assert not kernel_works(128, 1536)
+    assert not kernel_works(128, 1536)
     kernel_works.cache_clear()
-    assert tried == [128]
+    assert tried == [(128, 1536)]
     assert capsys.readouterr().err.count("RuntimeError: no such card") == 1
 
 
@@ -80,8 +94,10 @@ from epe.parallel.rotating_kernel import norm_and_rotate
 
 generator = torch.Generator().manual_seed(3)
 joined = torch.randn(2, 5, 3 * 10 * 16, generator=generator)[..., 160:320].unflatten(-1, (10, 16))
-weight, table = torch.randn(16, generator=generator), torch.randn(5, 8, 2, generator=generator)
-for given in (joined, joined.transpose(1, 2).contiguous().transpose(1, 2)):
+table = torch.randn(5, 8, 2, generator=generator)
+turned = joined.transpose(1, 2).contiguous().transpose(1, 2)
+for given, num_normed in ((joined, 16), (turned, 16), (joined, 160), (turned, 160)):
+    weight = torch.randn(num_normed, generator=generator)
     whole = torch.zeros(2, 9, 10, 16)
     norm_and_rotate(given, weight, table, eps=1e-6, into=whole[:, 3:8])
     expected = normed_and_rotated((given,), (weight,), (table,), 1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from itertools import chain, count
 from typing import Any
 
 import pytest
@@ -24,12 +25,16 @@ def test_a_case_becomes_a_row_of_the_page(
     flags = "--tiny --device cpu --only zimage --sizes 256x256 --entrants diffusers,ours,ours_captured"
     monkeypatch.setattr(sys, "argv", ["h200_steps", *flags.split()])
     main()
-    setting, case = map(json.loads, capsys.readouterr().out.splitlines())
+    setting, *rounds = map(json.loads, capsys.readouterr().out.splitlines())
     assert setting["tiny"] is True
+    assert [line["rounds_done"] for line in rounds] == [1, 2, 3]
+    case = rounds[-1]
     assert case["equal_bits"] == {"diffusers": True, "ours": True, "ours_captured": True}
     assert case["graphs"]["ours_captured"]["captured"] == 1
     assert case["graphs"]["ours_captured"]["replayed"] == 19
-    rows = [line for line in page([setting, case]).splitlines() if line.startswith("| zimage 256x256, 128 |")]
+    rows = [
+        line for line in page([setting, *rounds]).splitlines() if line.startswith("| zimage 256x256, 128 |")
+    ]
     assert len(rows) == 2
     assert rows[1].split("|")[3:5] == [" = ", " = "]
 
@@ -44,6 +49,20 @@ def test_a_case_that_fails_costs_its_own_line_alone(
     main()
     _, case = map(json.loads, capsys.readouterr().out.splitlines())
     assert case["errors"] == {"ours": "RuntimeError: no memory"}
+    assert list(case["step_ms"]) == ["diffusers"]
+
+
+def test_who_has_no_time_left_to_warm_up_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = chain([0.0, 1.0, 1.0, 1.0], count(4.0))
+    monkeypatch.setattr("benchmarks.h200_steps.ROUNDS", 1)
+    monkeypatch.setattr("benchmarks.h200_steps._now_s", lambda: next(clock))
+    flags = "--tiny --device cpu --only flux1 --sizes 256x256 --entrants diffusers,ours --budget-s 3"
+    monkeypatch.setattr(sys, "argv", ["h200_steps", *flags.split()])
+    main()
+    _, case = map(json.loads, capsys.readouterr().out.splitlines())
+    assert case["errors"] == {"ours": "no time was left"}
     assert list(case["step_ms"]) == ["diffusers"]
 
 

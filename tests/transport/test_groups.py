@@ -3,16 +3,18 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import PrefixStore
+from torch.distributed import HashStore, PrefixStore
 
 from epe.errors import Gone
 from epe.messages import Lane
 from epe.transport.exchange import GroupExchange, SoloExchange
 from epe.transport.groups import Groups, aligned_lanes
+from tests.transport.host_ring import host_lane
 from tests.world import RankContext, World
 
 DTYPES = (
@@ -387,3 +389,21 @@ def test_when_a_rank_is_killed_its_lane_fails_long_before_the_time_limit(world: 
         text, waited_s = results[rank]
         assert text.startswith("gather on lane (0, 1, 2, 3)")
         assert 0 <= waited_s < 10
+
+
+def test_what_was_dropped_is_let_go_by_the_thread_that_launches_on_it() -> None:
+    """Memory of a lane that goes while something is being launched on it would be a fault of the whole GPU."""
+    groups = Groups(HashStore(), epoch=0, rank=0)
+    exchange, _ = host_lane((0, 1))
+    lane, memory = exchange.lane, weakref.ref(exchange.wires)
+    groups._held[lane.ranks] = exchange
+    del exchange, _
+    dropping = threading.Thread(target=groups.drop, args=(lane,))
+    dropping.start()
+    dropping.join()
+    wires = memory()
+    assert wires is not None
+    assert wires.closed
+    del wires
+    groups.exchange(Lane(ranks=(0,)), seq=1)
+    assert memory() is None

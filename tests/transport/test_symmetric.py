@@ -134,3 +134,12 @@ def test_while_a_lane_that_was_given_up_is_mapped_others_share_no_memory(
     store.set("memory/3/1", "of 1")
     thread.join(10.0)
     assert process.mapping.problem == ""
+
+
+def test_this_torch_has_the_names_that_shared_memory_stands_on() -> None:
+    names = ("_register_process_group", "_unregister_process_group", "_SymmetricMemory")
+    assert all(hasattr(symmetric.c10d, name) for name in names)
+    memory = symmetric.c10d._SymmetricMemory
+    assert all(hasattr(memory, name) for name in ("empty_strided_p2p", "buffer_ptrs", "multicast_ptr"))
+    assert callable(symmetric.symmetric_memory.rendezvous)
+    assert callable(symmetric.symmetric_memory.get_backend)

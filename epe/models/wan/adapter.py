@@ -26,6 +26,7 @@ from epe.models.prompts import check_tokens
 from epe.models.reusing import Steps
 from epe.models.schedule import sigmas_of
 from epe.models.unipc import Unchecked, history_scalars, history_tensors, make_schedule, resume
+from epe.models.wan.attention import make_attention_fast
 from epe.models.wan.plan import LAYERS, PLAN
 from epe.parallel import SequenceSharding, TeamLimits, TensorSharding, predict_apart
 from epe.transport.exchange import Exchange
@@ -73,6 +74,12 @@ class WanAdapter(Steps, Movable, Capturable):
                 pipeline.scheduler, num_steps=num_steps, flow_shift=flow_shift, device=device
             )
         )
+
+    def compile_blocks(self, *, backend: str = "inductor") -> None:
+        """Compile the blocks of the transformer, which changes the last bits of what they give."""
+        make_attention_fast(self.pipeline.transformer)
+        self.sharding.share_attention()
+        super().compile_blocks(backend=backend)
 
     def encode(self, request: Request) -> State:
         """Prompt embeddings and the first latents. Raises `BadRequest` for a prompt that is too long."""

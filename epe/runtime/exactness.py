@@ -54,7 +54,8 @@ def check_kernels(adapter: Adapter, *, rank: int, world_size: int, store: Store)
     """See that all ranks of a world have the kernel of rotation, or none: it gives other last bits than what stands for
     it. This waits until all have told; raises `StartFailed` where they differ, on all of them."""
     _, depth = heads_of(adapter.pipeline.transformer.config)
-    mine = _THERE if kernel_works(depth) else _LEFT_OUT
+    # What a rank lacks it lacks for all norms.
+    mine = _THERE if kernel_works(depth, depth) else _LEFT_OUT
     told = told_by_all(store, "kernels", mine, rank=rank, world_size=world_size, timeout_s=_TOLD_WITHIN_S)
     told[rank] = mine  # In a later life it may be another one.
     if len(set(told)) > 1:

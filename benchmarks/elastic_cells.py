@@ -54,7 +54,9 @@ class Seen:
         return self.latency_s <= self.deadline_s
 
 
-def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tuple[Arrival, ...]:
+def requests(
+    model: Model, costs: CostSet, *, load: float, seconds: float, seed: int = SEED
+) -> tuple[Arrival, ...]:
     """Poisson arrivals of the mix over so many seconds: as many as offer this load."""
     mix = ",".join(f"{size.name}={size.share}" for size in model.mix.classes)
     num = round(seconds * model.world * load / mix_of(mix, costs).mean_s)
@@ -65,7 +67,7 @@ def requests(model: Model, costs: CostSet, *, load: float, seconds: float) -> tu
         num_requests=max(4, num),
         deadlines=Deadlines(scale=DEADLINE_SCALE),
     )
-    return generate(spec, costs, world_size=model.world, seed=SEED)
+    return generate(spec, costs, world_size=model.world, seed=seed)
 
 
 async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
@@ -123,10 +125,15 @@ async def _sent(
 def simulated(trace: Sequence[str], running: Running, *, folder: Path) -> list[Seen]:
     """The recorded lines of a cell in the simulator, with what the service had measured at its start."""
     costs, world = running.costs(), running.model.world
-    policy = policies(world)[running.name]
     path = folder / "cell.jsonl"
     path.write_bytes(b"".join(map(encode_line, _from_zero(trace))))
     arrivals = trace_arrivals(read_trace(str(path)), costs, path=str(path), world_size=world)
+    return foretold(arrivals, costs, name=running.name, world=world)
+
+
+def foretold(arrivals: Sequence[Arrival], costs: CostSet, *, name: str, world: int) -> list[Seen]:
+    """What becomes of these requests in the simulator under the policy that is shown by a name."""
+    policy = policies(world)[name]
     outcome = simulate(
         arrivals,
         policy=policy_of(policy, widths=costs.widths(world), world_size=world),

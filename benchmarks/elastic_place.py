@@ -123,6 +123,25 @@ class Model:
     mix: Mix
     world: int
 
+    def costs(self, path: Path) -> CostSet:
+        """Those of a file, for the classes of the mix."""
+        conditions = family(self.family).num_conditions(self.mix.guidance_scale)
+        return replace(
+            read_cost_set(str(path)),
+            sizes=tuple(
+                Size(
+                    name=each.name,
+                    family=self.family,
+                    height=each.height,
+                    width=each.width,
+                    num_frames=each.num_frames,
+                    num_steps=each.steps,
+                    conditions=conditions,
+                )
+                for each in self.mix.classes
+            ),
+        )
+
 
 class Running:
     """One service, its costs and its trace."""
@@ -157,23 +176,7 @@ class Running:
     def costs(self, when: str = "start") -> CostSet:
         """What it had measured at its start, or by now; of the classes of the mix."""
         path = self.costs_path if when == "end" else self.costs_path.with_name("start.json")
-        found, mix = read_cost_set(str(path)), self.model.mix
-        conditions = family(self.model.family).num_conditions(mix.guidance_scale)
-        return replace(
-            found,
-            sizes=tuple(
-                Size(
-                    name=each.name,
-                    family=self.model.family,
-                    height=each.height,
-                    width=each.width,
-                    num_frames=each.num_frames,
-                    num_steps=each.steps,
-                    conditions=conditions,
-                )
-                for each in mix.classes
-            ),
-        )
+        return self.model.costs(path)
 
     def leave_behind(self, folder: Path) -> None:
         """Its log and its costs, by its name."""

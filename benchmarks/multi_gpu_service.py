@@ -49,6 +49,19 @@ def service(lines: list[Line]) -> Iterator[str]:
     yield from _differences(list(found.values()))
     yield ""
     yield FOUND
+    yield ""
+    yield from _foretold(lines)
+
+
+def _foretold(lines: list[Line]) -> Iterator[str]:
+    """By costs alone, over more requests than were drawn."""
+    yield FORETOLD
+    yield ""
+    heads = ("load", "policy", "requests", "in time", "requests a second", "mean s", "median s", "P95 s")
+    rows = (
+        _cell_row(line["load"], line["policy"], line)[:-1] for line in lines if line.get("case") == "foretold"
+    )
+    yield from table(heads, rows)
 
 
 def _differences(cells: list[Line]) -> Iterator[str]:
@@ -92,6 +105,12 @@ lowest load: a job is stored before it is planned (7 to 10 ms), and a rank idles
 static SP the state of a picture is on the second rank 13 ms after its encode, where the tour of the warm-up saw 5 to
 9."""
 
+FORETOLD = """\
+What can be said without the machine: with the costs that these services ended with (of each task those of a service
+that did it captured) the simulator foretells this of the same mix, as the mean of ten seeds of 30 s. `elastic` has more
+requests in time than every static policy at every load, and the least mean; static DP draws 4 % more a second at a load
+of 1.1, and its P95 is lower from 0.5 on, since `elastic` lets those wait that are late anyway."""
+
 ABOUT = {
     "zimage": """\
 `epe serve` with Z-Image of real size (6.2 B, random weights, no guidance, a small text encoder), with the same
@@ -105,13 +124,13 @@ of 17 frames of 832 x 480 in 6 steps (15 %). Files hold raw frames: the encoder 
 
 HOW = """\
 A GPU for each rank and one service for each policy, all up together; each has the machine in turn, over HTTP;
-latency is from acceptance to file by the service's clock. Poisson arrivals for some 10 s (every cell says how many
-requests that were); load is the work on one rank over the time of all ranks, by the costs measured at the start.
-Deadlines are three times the best latency that a request could have alone. *static SP* has every step on all ranks,
-*static DP* each request on one, *static stages* encode and decode on one rank and steps at a width fixed for each
-class. Costs are measured by the first service, and read by the others but static DP, which decodes whole and
-measures its own. An answer that comes later than 8 s after the last arrival counts as none, and its latency as
-endless (`-` where that leaves a mean or P95 without a number)."""
+latency is from acceptance to file by the service's clock, but in the run below, where it is what its clients saw.
+Poisson arrivals for some 10 s (every cell says how many requests that were); load is the work on one rank over the
+time of all ranks, by the costs measured at the start. Deadlines are three times the best latency that a request
+could have alone. *static SP* has every step on all ranks, *static DP* each request on one, *static stages* encode
+and decode on one rank and steps at a width fixed for each class. Costs are measured by the first service, and read
+by the others but static DP, which decodes whole and measures its own. An answer that comes later than 8 s after the
+last arrival counts as none, and its latency as endless (`-` where that leaves a mean or P95 without a number)."""
 
 
 def _cell_row(load: float, policy: str, seen: Line) -> list[object]:
@@ -124,7 +143,7 @@ def _cell_row(load: float, policy: str, seen: Line) -> list[object]:
         _s(seen["mean_s"]),
         _s(seen["p50_s"]),
         _s(seen["p95_s"]),
-        seen["requests"] - seen["answered"],
+        seen["requests"] - seen.get("answered", 0),
     ]
 
 

@@ -74,7 +74,8 @@ is not: with equally many pictures of each size those of 1024 pixels take more t
 need about as long for them, since their steps and their decode are bound by the same kernels ([steps](h200.md)).
 
 The soak shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
-(`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1.
+(`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1, a
+card that others fill (`full_card --how fill`), and waits counted anew since a lease asks once.
 """
 SOAK = """
 ## Soak

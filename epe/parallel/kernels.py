@@ -17,7 +17,7 @@ def attention_kernels(config: Any, *, device: torch.device, dtype: torch.dtype) 
     somebody has chosen one."""
     if DIFFUSERS_ATTN_BACKEND != "native":
         return str(DIFFUSERS_ATTN_BACKEND)
-    num_heads, depth = _heads(config)
+    num_heads, depth = heads_of(config)
     query = torch.empty(1, num_heads, _ROWS, depth, device=device, dtype=dtype)
     return str(SDPBackend(torch._fused_sdp_choice(query, query, query)).name).lower()
 
@@ -33,7 +33,7 @@ def problem_with_kernels(kernels: str, *, capability: tuple[int, int] | None) ->
     return None
 
 
-def _heads(config: Any) -> tuple[int, int]:
+def heads_of(config: Any) -> tuple[int, int]:
     """Number and width."""
     if "n_heads" in config:
         return config["n_heads"], config["dim"] // config["n_heads"]

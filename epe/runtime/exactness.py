@@ -5,8 +5,11 @@ from __future__ import annotations
 from torch.distributed import Store
 
 from epe.config.stage import Stage
+from epe.errors import StartFailed
 from epe.models.contract import Adapter
+from epe.parallel.kernels import heads_of
 from epe.parallel.products import unlike_widths
+from epe.parallel.rotating import kernel_works
 from epe.telemetry.log import get_logger
 from epe.transport.store import told_by_all
 
@@ -14,6 +17,7 @@ log = get_logger("runtime")
 
 # Ranks tell it when they have loaded, which may take them minutes more or less.
 _TOLD_WITHIN_S = 1800.0
+_THERE, _LEFT_OUT = "there", "left out"
 
 
 def widths_to_leave_out(adapter: Adapter, stage: Stage) -> tuple[int, ...]:
@@ -44,3 +48,19 @@ def left_out_by_any(widths: tuple[int, ...], *, rank: int, world_size: int, stor
     mine = " ".join(map(str, widths))
     told = told_by_all(store, "widths", mine, rank=rank, world_size=world_size, timeout_s=_TOLD_WITHIN_S)
     return tuple(sorted({int(width) for each in told for width in each.split()}))
+
+
+def check_kernels(adapter: Adapter, *, rank: int, world_size: int, store: Store) -> None:
+    """See that all ranks of a world have the kernel of rotation, or none: it gives other last bits than what stands for
+    it. This waits until all have told; raises `StartFailed` where they differ, on all of them."""
+    _, depth = heads_of(adapter.pipeline.transformer.config)
+    # What a rank lacks it lacks for all norms.
+    mine = _THERE if kernel_works(depth, depth) else _LEFT_OUT
+    told = told_by_all(store, "kernels", mine, rank=rank, world_size=world_size, timeout_s=_TOLD_WITHIN_S)
+    told[rank] = mine  # In a later life it may be another one.
+    if len(set(told)) > 1:
+        without = ", ".join(str(other) for other, word in enumerate(told) if word == _LEFT_OUT)
+        raise StartFailed(
+            f"ranks {without} have not the kernel of rotation that others have, so rows would have other last bits; "
+            "their log says why (kernel.left_out): mend it, or use numerics: exact"
+        )

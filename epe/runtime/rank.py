@@ -33,7 +33,7 @@ from epe.parallel import ONE_PLANE, Plane
 from epe.parallel.kernels import attention_kernels, problem_with_kernels
 from epe.parallel.products import keep_products_whole
 from epe.runtime.cost_file import cache_folder
-from epe.runtime.exactness import widths_to_leave_out
+from epe.runtime.exactness import check_kernels, widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.gpus import CPU, device_name, each_has_its_gpu, num_gpus, pick_device, place_of
 from epe.runtime.palette import palette_of
@@ -161,13 +161,8 @@ class Equipment:
 def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool = False) -> Equipment:
     """Load the model and build the lanes that are known, beside all other ranks of the world. Blocking: runs in a
     thread, so that the rank answers meanwhile. Raises `BadSetting` for what the GPUs cannot do, and what
-    `adapter_of`, `owns_gpu` and the lanes raise."""
-    if target.type == "cpu" and seat.world_size > 1:
-        torch.set_num_threads(1)
-    check_gpus(stage, num_gpus=num_gpus(), num_ranks=1)
-    owns = owns_gpu(seat, target)
-    if not owns:
-        check_without_own_gpus(stage, because="not each rank has one to itself")
+    `adapter_of`, `owns_gpu`, `check_kernels` and the lanes raise."""
+    owns = _take(target, seat, stage)
     graphs = graphs_for(stage, target) if owns else None
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
     prompt_bytes = stage.prompts.memory_mib * 2**20
@@ -176,9 +171,25 @@ def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool =
     palette = palette_of(adapter) if fits_palette else None
     # A CPU is known to have none.
     unlike = () if target.type == "cpu" else widths_to_leave_out(adapter, stage)
+    if stage.numerics == "fast" and seat.store is not None:
+        check_kernels(adapter, rank=seat.rank, world_size=seat.world_size, store=seat.store)
     adapter = with_faults(adapter, stage.faults, rank=seat.rank, life=seat.life)
     lanes = _lanes_of(seat, stage, target, backend=lane_backend(stage, owns=owns))
     return Equipment(adapter=adapter, lanes=lanes, graphs=graphs, unlike_widths=unlike, palette=palette)
+
+
+def _take(target: torch.device, seat: Seat, stage: Stage) -> bool:
+    """Set this process, and this thread, up for the device; whether each rank has a GPU to itself. Raises `BadSetting`
+    where the stage asks for what the GPUs cannot do."""
+    if target.type == "cuda":
+        torch.cuda.set_device(target)  # For libraries that name none.
+    elif seat.world_size > 1:
+        torch.set_num_threads(1)
+    check_gpus(stage, num_gpus=num_gpus(), num_ranks=1)
+    owns = owns_gpu(seat, target)
+    if not owns:
+        check_without_own_gpus(stage, because="not each rank has one to itself")
+    return owns
 
 
 def _lanes_of(seat: Seat, stage: Stage, target: torch.device, *, backend: Backend) -> Lanes:

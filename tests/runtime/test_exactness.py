@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
+import pytest
 import torch
-from torch.distributed import HashStore
+from torch.distributed import HashStore, PrefixStore
 
 from epe.config.load import build_stage
+from epe.errors import StartFailed
 from epe.models.catalog import load_adapter
 from epe.models.loading import Loading
-from epe.runtime.exactness import left_out_by_any, widths_to_leave_out
+from epe.runtime.exactness import check_kernels, left_out_by_any, widths_to_leave_out
 from tests.parallel.test_products import Dividing
 
 
@@ -62,3 +65,17 @@ def test_a_width_that_one_rank_leaves_out_is_left_out_by_all():
 
     with ThreadPoolExecutor(4) as ranks:
         assert list(ranks.map(ask, range(4))) == [(2, 4)] * 4
+
+
+@pytest.mark.parametrize(("others", "without"), [("there", "0"), ("left out", "")])
+def test_a_kernel_that_one_rank_alone_lacks_ends_the_start_on_all(tiny_zimage, others, without):
+    """The rows of that rank had other last bits than those of the others. Here is no kernel."""
+    adapter = load_adapter("zimage", tiny_zimage, Loading(device=torch.device("cpu")))
+    store = HashStore()
+    for rank in (1, 2):
+        PrefixStore("kernels", store).set(str(rank), others)
+    expected = pytest.raises(
+        StartFailed, match=f"^ranks {without} have not the kernel of rotation that others have"
+    )
+    with expected if without else nullcontext():
+        check_kernels(adapter, rank=0, world_size=3, store=store)

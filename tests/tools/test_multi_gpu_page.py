@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.multi_gpu_page import page, read
 from tests.world import ROOT
 
-RUNS = ("parity", "parity-b", "lanes-a", "lanes-b", "lanes-c", "elastic", "service")
+RUNS = ("parity", "parity-b", "lanes-a", "lanes-b", "lanes-c", "elastic", "foretold", "service")
 # Operations of a step were counted there.
 STEPS = ("c", "d", "e")
 

@@ -114,10 +114,10 @@ def _sum(*terms: Weights) -> dict[int, float]:
 
 
 @lru_cache(maxsize=1024)
-def last_uses(reuse: Reuse, sigmas: tuple[float, ...]) -> Weights:
+def last_uses(reuse: Reuse, sigmas: tuple[float, ...]) -> Mapping[int, int]:
     """The last step whose velocity is made of that of a computed one, for each that is used again: when its record can
     be let go."""
-    uses: dict[int, float] = {}
+    uses: dict[int, int] = {}
     for step in range(len(sigmas) - 1):
         if not reuse.computes(step):
             uses |= dict.fromkeys(weights(reuse, sigmas, step), step)

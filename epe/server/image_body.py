@@ -75,8 +75,7 @@ async def resolved(body: WorkBody, service: Service, resolve: Callable[[], Resol
     needs_plan = body.cache is not None or service.cache_rules.default is not None
     if not needs_plan:
         return resolve()
-    async with service.planning:
-        return await asyncio.to_thread(resolve)
+    return await asyncio.get_running_loop().run_in_executor(service.planning, resolve)
 
 
 def to_requests(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from aiohttp import web
 
@@ -23,8 +24,8 @@ from epe.server.spans import Spans, TraceParent
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing; `notes`
-    are told to every client. `cache_rules` are what requests may have of FlexCache, and `planning` is
-    held while a plan is made of them. `restart` begins to restart all ranks. `advertised` is where clients reach the
+    are told to every client. `cache_rules` are what requests may have of FlexCache; their plans are
+    made in `planning`, one at a time. `restart` begins to restart all ranks. `advertised` is where clients reach the
     service (None: where they have)."""
 
     engine: Engine
@@ -42,7 +43,7 @@ class Service:
     warn: Callable[[str], str | None] = lambda prompt: None
     notes: tuple[str, ...] = ()
     cache_rules: CacheRules = NOTHING_KNOWN
-    planning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    planning: Executor = field(default_factory=partial(ThreadPoolExecutor, 1, "planning"))
 
     @property
     def model_names(self) -> tuple[str, ...]:

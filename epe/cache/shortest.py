@@ -20,8 +20,9 @@ def shortest_ways(
     # To each place by the last one before it (rows, from the first within reach) and how many are (columns).
     known = [np.full((max(place - first[place], 1), place + 1), np.inf) for place in range(len(stops))]
     known[0][0, 0] = 0.0
-    # The place before that one.
-    came = np.zeros((len(stops), min(reach, len(places)), len(stops)), np.int16)
+    # The place before that one; with many in `always` far fewer are within reach than it allows.
+    depth = max(len(rows) for rows in known)
+    came = np.zeros((len(stops), depth, len(stops)), np.int16)
     for place in range(len(places)):
         here, after = known[place], np.arange(place + 1, beyond[place])
         before = first[place] + np.arange(len(here))

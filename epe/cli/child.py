@@ -37,9 +37,6 @@ from epe.telemetry.log import configure, get_logger, make_scribe
 from epe.telemetry.scribe import Scribe
 from epe.transport.store import host_store, join_store, split_store
 
-# How long an end waits for whoever reads the error stream.
-LAST_WORDS_S = 1.0
-
 log = get_logger("child")
 
 
@@ -66,7 +63,7 @@ async def _to_the_end(spec: ChildSpec, work: Coroutine[Any, Any, int], scribe: S
     except Exception:  # the border of the process: a defect of ours
         scribe.write(traceback.format_exc())
         code = 1
-    scribe.drain(within_s=LAST_WORDS_S)
+    scribe.drain()
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from epe.errors import EpeError
+from epe.errors import Gone
 from epe.graphs.call import Tree
 from epe.graphs.capture import CapturedPass, Pass, capture, lane_key
 from epe.graphs.graph import GraphDevice
@@ -167,10 +167,6 @@ class Graphs:
         while self._seen:
             key, seen = self._seen.popitem()
             if seen.again or goes_on:
-                try:
-                    seen.exchange.check()
-                except EpeError:
-                    continue  # The lane was given up; its shape will come on another one.
                 with seen.as_it_ran():
                     self._capture(key, seen.work, seen.call, seen.exchange, seen.memory)
 
@@ -208,7 +204,10 @@ class Graphs:
         shelf = self._sizes.get(size) or _Size(self._device.new_pool())
         before_bytes, begin_s = self._device.used_bytes(), time.perf_counter()
         try:
+            exchange.check()
             captured = capture(work, call, exchange, device=self._device, pool=shelf.pool)
+        except Gone:
+            return None  # The lane was given up, before or meanwhile; its shape will come on another one.
         except Exception as error:  # The pass has run before: this is the capture's own, whatever it is.
             if not self._was_disturbed(key, error):
                 self._refuse(key, error)

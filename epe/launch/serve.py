@@ -29,8 +29,6 @@ from epe.launch.trampoline import die_with_parent
 from epe.telemetry.scribe import Scribe
 from epe.telemetry.trace_file import append_trace, claim_trace
 
-# How long the end waits for whoever reads the error stream.
-LAST_WORDS_S = 1.0
 CHILD_COMMAND = (sys.executable, "-m", "epe.cli.child")
 
 
@@ -162,7 +160,7 @@ async def _live(
             return await parent.run()
         finally:
             await parent.kill_all()
-            scribe.drain(within_s=LAST_WORDS_S)
+            scribe.drain()
 
 
 def _open(settings: ServeSettings, placement: Placement, *, sockets: ExitStack) -> Meeting:

@@ -55,9 +55,9 @@ class Round(Struct, frozen=True, kw_only=True):
 class Program(Struct, frozen=True, kw_only=True):
     """What is measured: each of `shapes` (pixels of height and width, and frames) on each lane width that it may have.
 
-    `guidance_scale` is that of requests which name none (None: the
-    family's), so that what is usual is measured: a step with guidance is another task than one without. Decodes
-    are measured at `decode_widths`, and steps as batches of `batches` requests too.
+    `guidance_scale` is that of requests which name none (None: the family's), so that what is usual is measured: a step
+    with guidance is another task than one without. Decodes are measured at `decode_widths`, and steps as batches of
+    `batches` requests too.
     """
 
     family: Family

@@ -56,20 +56,24 @@ def make_scribe(node: str) -> Scribe:
 
     def tell_lost(num_lost: int) -> str:
         told = {"num_lost": num_lost, "node": node, "room": "telemetry"}
-        return _to_json({**told, "event": "log.lines_lost", "level": "warning"})
+        event = {**told, "event": "log.lines_lost", "level": "warning"}
+        return _to_json(_stamped(None, "warning", event))
 
     return Scribe(sys.stderr.fileno(), tell_lost=tell_lost)
 
 
-def drain(*, within_s: float) -> None:
+def drain() -> None:
     """Have a scribe write what was said, but not for long: for a process that is about to end."""
     if _scribe is not None:
-        _scribe.drain(within_s=within_s)
+        _scribe.drain()
 
 
 def get_logger(room: str) -> FilteringBoundLogger:
     """The logger of one room; it may be made at import time, before `configure`."""
     return cast(FilteringBoundLogger, structlog.get_logger(room=room))
+
+
+_stamped = structlog.processors.TimeStamper(fmt="iso", utc=True)
 
 
 def _common(node: str | None) -> list[Processor]:
@@ -80,7 +84,7 @@ def _common(node: str | None) -> list[Processor]:
 
     return [
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _stamped,
         name_node,
     ]
 

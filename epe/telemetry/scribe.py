@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 # Some megabytes at most, but for tracebacks.
 MOST_LINES = 4096
+# How long a process that ends waits for whoever reads its lines.
+LAST_WORDS_S = 1.0
 
 
 class Scribe:
@@ -40,7 +42,7 @@ class Scribe:
     def flush(self) -> None:
         """Nothing: the thread writes as soon as it can."""
 
-    def drain(self, *, within_s: float) -> None:
+    def drain(self, *, within_s: float = LAST_WORDS_S) -> None:
         """Wait for what was said so far, but not for long: a process that ends does so."""
         with self._changed:
             self._changed.wait_for(lambda: not self._lines, within_s)

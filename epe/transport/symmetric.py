@@ -40,7 +40,7 @@ def connect(store: Store, position: int, width: int, *, device: torch.device) ->
     """The wires of a lane, whose ranks all call this; or why it has none, which is the same on all of them. Raises
     `RuntimeError` where one of them does not answer."""
     members = Members(store, position, width)
-    if problem := members.first_problem("host", _of_hosts(members)):
+    if problem := _of_hosts(members):
         return problem
     if problem := members.first_problem("gpu", _of_gpu(device)):
         return problem
@@ -155,7 +155,8 @@ def torch_memory(num_bytes: int, device: torch.device) -> torch.Tensor:
 
 
 def _of_hosts(members: Members) -> str:
-    hosts = members.told("name", socket.gethostname())
+    """The same for all."""
+    hosts = members.told("host", socket.gethostname())
     return "" if len(set(hosts)) == 1 else f"its ranks are on {len(set(hosts))} hosts"
 
 

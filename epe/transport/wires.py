@@ -156,7 +156,7 @@ def within(
     thread.join(limit_s)
     if thread.is_alive():
         log.error("rank.left", reason=f"{else_say} within {limit_s:g} s")
-        drain(within_s=1.0)
+        drain()
         leave(1)
 
 

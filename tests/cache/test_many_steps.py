@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,19 @@ def test_what_is_computed_in_any_case_leaves_long_gaps(
     assert reuse is not None
     assert {*range(100), *range(620, 700)} <= set(reuse.computed)
     assert len(reuse.computed) == 180 + num_more
+
+
+def test_a_plan_of_many_steps_that_are_computed_in_any_case_needs_little_memory() -> None:
+    """A client that asked for it had the leader take 2 GB."""
+    asked = FreeCache(warmup_steps=620, fresh_budget=640)
+    gaps_of(PROFILE, 700)
+    tracemalloc.start()
+    try:
+        resolve(asked, CacheRules(profile=PROFILE), num_steps=700)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 200e6, "700 steps by 700 by 700 of two bytes are 686 MB"
 
 
 def choices(num_steps: int, *, warmup: int = 1) -> list[Choice]:

@@ -263,6 +263,24 @@ def test_what_ran_on_a_lane_that_was_given_up_is_captured_on_the_next_one() -> N
     assert graphs.statistics.num_captured == 1
 
 
+def test_a_lane_that_is_given_up_while_a_pass_is_captured_leaves_the_shape_to_the_next_one() -> None:
+    """A rank that died meanwhile had its shape run as it is from then on, on every lane."""
+    graphs, model, num_ends = graphs_of(), Model(), 0
+
+    def ends_once(exchange: Exchange, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal num_ends
+        if model.num_runs == 1 and num_ends == 0:
+            num_ends += 1
+            raise Gone("gather on lane (0, 1): it is closed")
+        return model(exchange, args, kwargs)
+
+    for _ in range(4):
+        run(graphs, ends_once, rows(4))
+    counts = graphs.statistics.counts
+    assert (num_ends, counts.num_refused) == (1, 0)
+    assert (counts.num_eager, counts.num_captured, counts.num_replayed) == (2, 1, 2)
+
+
 def test_a_new_size_costs_its_first_passes_alone() -> None:
     """Public complaint: every change of resolution took seconds to minutes, also back to one that was drawn before."""
     graphs, model = in_gaps(), Model()

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
 
 from epe.messages import Stage
-from epe.telemetry.log import configure, configure_unless_done, get_logger
+from epe.telemetry.log import configure, configure_unless_done, get_logger, make_scribe
 
 early = get_logger("early")
 
@@ -107,3 +110,25 @@ def test_the_settings_of_a_host_are_left_alone():
     before = structlog.get_config()
     configure_unless_done(level="warning")
     assert structlog.get_config() == before
+
+
+def test_that_lines_were_lost_is_a_line_like_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It had no time, which whoever gathers lines goes by."""
+    with (tmp_path / "log").open("w") as place, open("/dev/full", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        scribe = make_scribe("r1")
+        scribe.write("nobody reads this\n")
+        scribe.drain(within_s=10)
+        os.dup2(place.fileno(), stream.fileno())
+        scribe.write("there is room\n")
+        scribe.drain(within_s=10)
+        told, _ = (tmp_path / "log").read_text().splitlines()
+    line = json.loads(told)
+    assert line.pop("timestamp")
+    assert line == {
+        "event": "log.lines_lost",
+        "level": "warning",
+        "room": "telemetry",
+        "node": "r1",
+        "num_lost": 1,
+    }

@@ -140,8 +140,9 @@ def _add_transport(parser: Parser) -> None:
     )
     parser.add_argument(
         "--cp-backend",
-        choices=[each for each in backends if each != "auto"],
-        help="how ranks exchange tensors (default: what is there): nccl, or fast, over memory that GPUs of one host share",
+        choices=backends,
+        help="how ranks exchange tensors: over what is there (auto, default), NCCL, or memory that GPUs of one host "
+        "share (fast)",
     )
     parser.add_argument("--attention-mode", choices=methods, help="older name of --cp-method")
     for method in methods_of("auto"):

@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -22,10 +23,11 @@ from epe.config.generate import GenerateOptions, check_output
 from epe.config.model_path import check_model_path, check_planes
 from epe.config.request import resolve_request
 from epe.config.stage import VideoCodec
-from epe.config.transport import Given, Transport, resolve_transport
+from epe.config.transport import ENVIRONMENT, Given, Transport, resolve_transport
 from epe.errors import BadSetting
 from epe.families import FAMILIES, Family, available_family, family
 from epe.launch.environment import read_placement
+from epe.launch.gpus import check_enough
 from epe.messages import OutputFormat, Request
 
 
@@ -38,8 +40,10 @@ def run(argv: Sequence[str]) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from epe.cli.meeting import meeting_of
-    from epe.runtime.generate import run_generate
+    from epe.runtime.generate import run_generate, stage_of
 
+    with _in_the_users_words(options.flags):
+        check_enough(stage_of(options, place.world_size), os.environ)
     if place.rank == 0 and (warning := unknown_words_warning(options.model_path, options.request.prompt)):
         print(f"epe: {warning}", file=sys.stderr)
     elapsed_s = run_generate(options, meeting_of(place, gpu=range(place.world_size), env=os.environ))
@@ -47,6 +51,23 @@ def run(argv: Sequence[str]) -> int:
         print(f"elapsed_s={elapsed_s:.3f}")
         print(options.output)
     return 0
+
+
+@contextmanager
+def _in_the_users_words(flags: Mapping[str, object]) -> Iterator[None]:
+    """Have a `BadSetting` of a stage that follows from these flags name what was given: the flag, or the variable."""
+    names = {"device": "--device"}
+    for method, variable in ENVIRONMENT.items():
+        given = (
+            name for name in ("cp_backend", f"{method}_transport") if flags.get(name) not in (None, "auto")
+        )
+        flag = next(given, None)
+        names[f"parallelism.cp.{method}_transport"] = f"--{flag.replace('_', '-')}" if flag else variable
+    try:
+        yield
+    except BadSetting as error:
+        message = str(error).removeprefix(f"{error.path}: ")
+        raise BadSetting(message, path=names.get(error.path, error.path)) from None
 
 
 def build_options(argv: Sequence[str], *, env: Mapping[str, str] = os.environ) -> GenerateOptions:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from epe.cli import generate
 from epe.cli.generate import build_options
 from epe.cli.main import run
 from epe.config.generate import GenerateOptions
 from epe.errors import BadInput, BadRequest, BadSetting
+from epe.families import FAMILIES
+from epe.launch.gpus import check_enough
 from epe.messages import OutputFormat
 
 NO_ENV: dict[str, str] = {}
@@ -338,3 +342,36 @@ def test_the_help_of_a_family_that_is_not_there_says_so(capsys):
 def test_bad_input_ends_the_command_with_exit_code_2(base, capsys):
     assert run(["generate", *base, "--height", "1000"]) == 2
     assert capsys.readouterr().err == "epe: --height 1000 is not a multiple of 16; nearest are 992 and 1008\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "named"),
+    [
+        ("--device cuda", "", "--device: cuda was asked for"),
+        ("--cp-backend fast", "", "--cp-backend: fast needs a GPU for each rank"),
+        ("--cp-method ulysses --ulysses-transport nccl", "", "--ulysses-transport: nccl needs a GPU"),
+        ("--cp-backend auto --agkv-transport fast", "", "--agkv-transport: fast needs a GPU"),
+        ("", "EPE_AGKV_TRANSPORT", "EPE_AGKV_TRANSPORT: fast needs a GPU"),
+    ],
+)
+def test_what_needs_gpus_is_refused_by_its_flag_before_ranks_meet(
+    base, capsys, monkeypatch, flags, variable, named
+):
+    """Rank 0 found it and named a key that nobody had written; the others told of a rank that had gone."""
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    if variable:
+        monkeypatch.setenv(variable, "fast")
+    without = partial(check_enough, driver=Path("/nothing"), ask=lambda env: 0)
+    monkeypatch.setattr(generate, "check_enough", without)
+    assert run(["generate", *base, *flags.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"epe: {named}")
+
+
+def test_the_help_of_families_that_are_there_says_of_nothing_that_it_is_not(capsys):
+    """It said so of the fast backend when that had come."""
+    for each in (family.name for family in FAMILIES.values() if family.available):
+        with pytest.raises(SystemExit):
+            run(["generate", "--model", each, "--help"])
+        assert "not yet available" not in " ".join(capsys.readouterr().out.split())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import factorial
 from types import MappingProxyType
 
@@ -114,10 +114,10 @@ def _sum(*terms: Weights) -> dict[int, float]:
 
 
 @lru_cache(maxsize=1024)
-def last_uses(reuse: Reuse, sigmas: tuple[float, ...]) -> Weights:
+def last_uses(reuse: Reuse, sigmas: tuple[float, ...]) -> Mapping[int, int]:
     """The last step whose velocity is made of that of a computed one, for each that is used again: when its record can
     be let go."""
-    uses: dict[int, float] = {}
+    uses: dict[int, int] = {}
     for step in range(len(sigmas) - 1):
         if not reuse.computes(step):
             uses |= dict.fromkeys(weights(reuse, sigmas, step), step)
@@ -143,6 +143,13 @@ def num_kept(reuse: Reuse, step: int, *, num_steps: int) -> int:
     return len(records_at(reuse, even_levels(num_steps), step))
 
 
+@lru_cache(maxsize=1024)
 def num_records(reuse: Reuse, num_steps: int) -> int:
     """The most that are kept at once."""
-    return max(num_kept(reuse, step, num_steps=num_steps) for step in range(num_steps))
+    if not reuse.is_static:
+        return max(num_kept(reuse, step, num_steps=num_steps) for step in range(num_steps))
+    begins_less_ends = [0] * (num_steps + 1)
+    for first, last in last_uses(reuse, even_levels(num_steps)).items():
+        begins_less_ends[first + 1] += 1
+        begins_less_ends[last + 1] -= 1
+    return max(accumulate(begins_less_ends))

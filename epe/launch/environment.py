@@ -82,18 +82,30 @@ def _variable_names(env: Mapping[str, str]) -> dict[str, str]:
 
 def _local_rank(env: Mapping[str, str], *, rank: int, world_size: int, by_slurm: bool) -> int:
     name = SLURM_NAMES["LOCAL_RANK"] if by_slurm and "LOCAL_RANK" not in env else "LOCAL_RANK"
+    here = _said_local_world_size(env, world_size=world_size)
     if name in env:
-        return _below(env, name, limit=world_size, of="the number of processes")
-    if "LOCAL_WORLD_SIZE" in env:
-        return rank % _whole(env, "LOCAL_WORLD_SIZE", least=1)
-    return rank
+        if here is None:
+            return _below(env, name, limit=world_size, of="the number of processes")
+        return _below(env, name, limit=here, of="LOCAL_WORLD_SIZE")
+    return rank if here is None else rank % here
 
 
 def _local_world_size(env: Mapping[str, str], *, world_size: int) -> int | None:
-    if "LOCAL_WORLD_SIZE" in env:
-        return _whole(env, "LOCAL_WORLD_SIZE", least=1)
+    if (said := _said_local_world_size(env, world_size=world_size)) is not None:
+        return said
     on_one_host = env.get("SLURM_NNODES") == "1" or is_loopback(env["MASTER_ADDR"])
     return world_size if on_one_host else None
+
+
+def _said_local_world_size(env: Mapping[str, str], *, world_size: int) -> int | None:
+    if "LOCAL_WORLD_SIZE" not in env:
+        return None
+    here = _whole(env, "LOCAL_WORLD_SIZE", least=1)
+    if here > world_size:
+        raise BadSetting(
+            f"{here} is more than all processes, which are {world_size}", path="LOCAL_WORLD_SIZE"
+        )
+    return here
 
 
 def is_loopback(host: str) -> bool:

@@ -70,9 +70,12 @@ class ImageBody(PlanBody, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 async def resolved(body: WorkBody, service: Service, resolve: Callable[[], Resolved]) -> Resolved:
-    """What `resolve` makes of the body. A plan of FlexCache takes up to a second, in which the loop must not stop."""
+    """What `resolve` makes of the body. A plan of FlexCache takes up to a second, in which the loop must not stop. One
+    is made at a time: several at once would take turns with the loop, and who wants the same plan would not find it."""
     needs_plan = body.cache is not None or service.cache_rules.default is not None
-    return await asyncio.to_thread(resolve) if needs_plan else resolve()
+    if not needs_plan:
+        return resolve()
+    return await asyncio.get_running_loop().run_in_executor(service.planning, resolve)
 
 
 def to_requests(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 
 from aiohttp import web
 
@@ -22,8 +24,9 @@ from epe.server.spans import Spans, TraceParent
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing; `notes`
-    are told to every client. `cache_rules` are what requests may have of FlexCache. `restart` begins to restart all
-    ranks. `advertised` is where clients reach the service (None: where they have)."""
+    are told to every client. `cache_rules` are what requests may have of FlexCache; their plans are
+    made in `planning`, one at a time. `restart` begins to restart all ranks. `advertised` is where clients reach the
+    service (None: where they have)."""
 
     engine: Engine
     jobs: Jobs
@@ -40,6 +43,7 @@ class Service:
     warn: Callable[[str], str | None] = lambda prompt: None
     notes: tuple[str, ...] = ()
     cache_rules: CacheRules = NOTHING_KNOWN
+    planning: Executor = field(default_factory=partial(ThreadPoolExecutor, 1, "planning"))
 
     @property
     def model_names(self) -> tuple[str, ...]:

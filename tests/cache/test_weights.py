@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epe.cache import CacheRules, last_uses, num_records, resolve, weights
-from epe.messages import FreeCache, MagCache, MeanCache, Reuse, TaylorSeer
+from epe.cache import CacheRules, last_uses, num_kept, num_records, resolve, weights
+from epe.messages import FreeCache, MagCache, MeanCache, Reuse, TaylorSeer, TeaCache
 from tests.cache.profiles import made_up
 
 SIGMAS = made_up().sigmas
 NUM_STEPS = 20
+STRATEGIES = {
+    "free": FreeCache(),
+    "mean": MeanCache(),
+    "taylor": TaylorSeer(max_order=2),
+    "mag": MagCache(),
+    "tea": TeaCache(),
+}
 
 
 def predicted(reuse: Reuse, velocities: list[float], step: int) -> float:
@@ -101,3 +109,27 @@ def test_what_is_kept_at_once_is_bounded_by_the_rule() -> None:
 def test_a_step_with_nothing_before_it_cannot_be_led_on_to() -> None:
     with pytest.raises(ValueError, match="no computed step before"):
         weights(Reuse(strategy=MagCache(), computed=(3,)), SIGMAS, 1)
+
+
+@pytest.mark.parametrize("kind", STRATEGIES)
+@pytest.mark.parametrize("num_steps", [1, 9, NUM_STEPS])
+def test_the_most_that_is_kept_at_once_is_that_of_the_fullest_boundary(kind: str, num_steps: int) -> None:
+    reuse = resolve(STRATEGIES[kind], CacheRules(profile=made_up()), num_steps=num_steps)
+    assert reuse is not None
+    kept = [num_kept(reuse, step, num_steps=num_steps) for step in range(num_steps)]
+    assert num_records(reuse, num_steps) == max(kept)
+
+
+def test_what_many_steps_keep_is_found_without_asking_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's loop stood for a quarter of a second whenever a request of 1,000 steps came."""
+    reuse = resolve(FreeCache(fresh_budget=200), CacheRules(profile=made_up()), num_steps=1000)
+    assert reuse is not None
+    asked: list[int] = []
+    monkeypatch.setattr(
+        sys.modules[num_records.__module__],
+        "num_kept",
+        lambda *given, num_steps: asked.append(num_steps) or 0,
+    )
+    num_records.cache_clear()
+    assert num_records(reuse, 1000) == 2
+    assert asked == []

@@ -94,12 +94,20 @@ def test_a_missing_variable_is_named(name: str) -> None:
         ("MASTER_ADDR", " ", "is empty; give the host name or address of rank 0"),
         ("LOCAL_RANK", "9", "9 is not below the number of processes, which is 4"),
         ("LOCAL_WORLD_SIZE", "0", "'0' is not a whole number of at least 1"),
+        ("LOCAL_WORLD_SIZE", "5", "5 is more than all processes, which are 4"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(name: str, value: str, problem: str) -> None:
     with pytest.raises(BadSetting) as caught:
         read_placement({**PLAIN, name: value})
     assert str(caught.value) == f"{name}: {problem}"
+
+
+def test_a_place_on_the_host_is_one_of_those_that_are_there() -> None:
+    """A rank took the place, and the GPU, of one that no launcher had put there."""
+    assert read_placement({**PLAIN, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}).local_rank == 1
+    with pytest.raises(BadSetting, match=r"^LOCAL_RANK: 2 is not below LOCAL_WORLD_SIZE, which is 2"):
+        read_placement({**PLAIN, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "2"})
 
 
 def test_slurms_variables_are_named_as_slurm_names_them() -> None:

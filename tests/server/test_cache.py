@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from asyncio import ensure_future
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -10,7 +17,10 @@ from msgspec import ValidationError, convert
 from msgspec.structs import fields
 
 from epe.cache import CacheRules
+from epe.config.request import resolve_request
 from epe.messages import ActiveStrategy, FreeCache, TaylorSeer
+from epe.server import image_body
+from epe.server.image_body import ImageBody, resolved
 from tests.cache.profiles import made_up
 
 PATH = "/v1/images/generations"
@@ -80,3 +90,42 @@ def test_no_number_of_a_strategy_is_too_large_for_the_messages_between_processes
     for count in counts:
         with pytest.raises(ValidationError, match=rf"<= \d+ - at `\$\.{count}`"):
             convert({"strategy": name, count: 2**64}, ActiveStrategy)
+
+
+async def test_many_plans_at_once_are_made_one_after_the_other(client, monkeypatch):
+    """They took turns with the loop, which stood still for seconds; and equal ones were all made."""
+    at_once = 0
+
+    def plan(*given, **named):
+        nonlocal at_once
+        assert at_once == 0, "another plan is being made"
+        at_once += 1
+        time.sleep(0.01)
+        at_once -= 1
+        return resolve_request(*given, **named)
+
+    monkeypatch.setattr(image_body, "resolve_request", plan)
+    asked = {"num_inference_steps": 20, "cache": {"strategy": "taylorseer"}}
+    answers = await asyncio.gather(*(post(client, **asked) for _ in range(8)))
+    assert [status for status, _ in answers] == [200] * 8
+
+
+async def test_a_plan_whose_client_has_left_ends_before_the_next_one_begins():
+    """Clients who came and left had as many made at once as there were threads; those that wait are not made at all."""
+    begun, goes_on = [], Event()
+    with ThreadPoolExecutor(1) as planning:
+        service = SimpleNamespace(cache_rules=CacheRules(), planning=planning)
+        body = ImageBody(cache=TaylorSeer())
+
+        def plan(name):
+            begun.append(name)
+            return goes_on.wait(10)
+
+        first, second, third = (ensure_future(resolved(body, service, partial(plan, name))) for name in "abc")
+        await asyncio.sleep(0)
+        first.cancel()
+        second.cancel()
+        await asyncio.wait([first, second])
+        goes_on.set()
+        assert await third
+    assert begun == ["a", "c"]

@@ -141,7 +141,7 @@ def _add_transport(parser: Parser) -> None:
     parser.add_argument(
         "--cp-backend",
         choices=[each for each in backends if each != "auto"],
-        help="how ranks exchange tensors (default: what is there): nccl, or fast, over memory that GPUs of one host share",
+        help="how ranks exchange tensors (default: what is there): nccl, or fast: over memory that GPUs share",
     )
     parser.add_argument("--attention-mode", choices=methods, help="older name of --cp-method")
     for method in methods_of("auto"):

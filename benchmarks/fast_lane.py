@@ -47,13 +47,13 @@ def runs(
     if "bits" in sections:
         yield lambda end_s: Run("fast_lane_ranks:bits", (setting, transports), {"section": "bits"})
     if "exchanges" in sections:
-        yield lambda end_s: Run("fast_lane_ranks:exchanges", (setting, transports), {"section": "exchanges"})
+        yield lambda end_s: Run("fast_lane_times:exchanges", (setting, transports), {"section": "exchanges"})
     if "layouts" in sections:
-        yield lambda end_s: Run("fast_lane_ranks:layouts", (last,), {"section": "layouts"})
+        yield lambda end_s: Run("fast_lane_times:layouts", (last,), {"section": "layouts"})
     for case in cases if "steps" in sections else []:
         line = {"section": "steps", "family": case.family, "size": case.size, "text_rows": case.text_rows}
         yield lambda end_s, case=case, line=line: Run(
-            "fast_lane_ranks:steps", (setting, transports, case, end_s), line
+            "fast_lane_times:steps", (setting, transports, case, end_s), line
         )
     picture = lane_decode.cases(setting)[0]
     for name in transports if "decodes" in sections else ():

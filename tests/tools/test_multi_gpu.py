@@ -63,7 +63,7 @@ def test_the_program_of_shared_memory_compares_bits_and_steps(pair: World) -> No
     bits, _ = perform(pair, of_bits, limit_s=100.0)
     assert bits["equal_bits"]
     assert bits["replayed"] == 24
-    of_steps = Run("fast_lane_ranks:steps", (SETTING, ("gloo",), CASE, time.time() + 90.0), {})
+    of_steps = Run("fast_lane_times:steps", (SETTING, ("gloo",), CASE, time.time() + 90.0), {})
     *lines, _ = perform(pair, of_steps, limit_s=100.0)
     assert [(line["transport"], line["captured"]) for line in lines] == [
         ("alone", True),

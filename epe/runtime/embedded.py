@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -51,6 +53,9 @@ class EmbeddedDiffusionRuntime:
         self._rank: Rank | None = None
         self._opened = asyncio.Event()
         self._failure = ""
+        # A plan of FlexCache takes up to a second: beside the host's loop, and one at a time, since several would take
+        # turns with it.
+        self._planning = ThreadPoolExecutor(1, "planning")
 
     @classmethod
     def from_stage(cls, stage: str | Path | Mapping[str, object], *, warm_up: bool = False) -> Self:
@@ -113,7 +118,8 @@ class EmbeddedDiffusionRuntime:
     ) -> Result:
         """Draw one picture or video and wait for it; what is not given comes from the stage. The request is cancelled
         when the caller is. Raises the `EpeError` that ended it."""
-        request = resolve_request(
+        resolve = partial(
+            resolve_request,
             self.stage.family,
             prompt=prompt,
             negative_prompt=negative_prompt,
@@ -132,6 +138,9 @@ class EmbeddedDiffusionRuntime:
             cache_rules=self.stage.cache_rules,
             defaults=self.stage.request_defaults,
         )
+        needs_plan = cache is not None or self.stage.cache.default is not None
+        loop = asyncio.get_running_loop()
+        request = await loop.run_in_executor(self._planning, resolve) if needs_plan else resolve()
         handle = await self.submit(request, watcher=watcher)
         try:
             return await handle.result()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import current_thread
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import torch
 from structlog.testing import capture_logs
 
 from epe import EmbeddedDiffusionRuntime
+from epe.config.request import resolve_request
 from epe.errors import BadRequest, BadSetting, Cancelled
-from epe.messages import OutputFormat, Stage
+from epe.messages import FreeCache, OutputFormat, Stage, TaylorSeer
 from epe.planning.costs import CostKey
+from epe.runtime import embedded
 
 
 def stage(model_path, *, ranks: int = 1) -> dict:
@@ -51,6 +54,23 @@ async def test_a_picture_is_drawn_in_the_hosts_own_loop(runtime):
     assert np.asarray(result.pixels).shape == (1, 128, 128, 3)
     assert ticks > 3
     assert result.account.total_s > 0
+
+
+async def test_a_plan_of_reuse_is_made_beside_the_hosts_loop(runtime, monkeypatch):
+    """That of 1,000 steps stopped it for half a second."""
+    threads = []
+
+    def resolve(*given, **named):
+        threads.append(current_thread())
+        return resolve_request(*given, **named)
+
+    monkeypatch.setattr(embedded, "resolve_request", resolve)
+    result = await runtime.generate("a ring", num_steps=9, cache=TaylorSeer())
+    assert result.account.cache.reused_steps > 0
+    with pytest.raises(BadRequest, match="freecache is not supported with this model"):
+        await runtime.generate("a ring", num_steps=9, cache=FreeCache())
+    assert len(threads) == 2
+    assert current_thread() not in threads
 
 
 async def test_eight_requests_with_different_step_counts_are_each_right(runtime):

@@ -24,9 +24,9 @@ from epe.server.spans import Spans, TraceParent
 class Service:
     """One served stage. `jobs` are the requests that outlive their connection, `defaults` those of all requests;
     `aliases` are further names of its model; `warn` says what the model cannot make of a prompt, or nothing; `notes`
-    are told to every client. `cache_rules` are what requests may have of FlexCache; their plans are
-    made in `planning`, one at a time. `restart` begins to restart all ranks. `advertised` is where clients reach the
-    service (None: where they have)."""
+    are told to every client. `cache_rules` are what requests may have of FlexCache; their plans are made in `planning`,
+    one at a time. `restart` begins to restart all ranks. `advertised` is where clients reach the service (None: where
+    they have)."""
 
     engine: Engine
     jobs: Jobs

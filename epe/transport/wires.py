@@ -151,7 +151,7 @@ def within(
     limit_s: float, action: Callable[[], None], *, else_say: str, leave: Callable[[int], Any] = os._exit
 ) -> None:
     """Call `action`, which may never return: then this process ends, and whoever watches it starts another one."""
-    thread = threading.Thread(target=action, name="abort", daemon=True)
+    thread = threading.Thread(target=action, name="within", daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():

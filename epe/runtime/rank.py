@@ -32,6 +32,7 @@ from epe.models.loading import Loading
 from epe.parallel import ONE_PLANE, Plane
 from epe.parallel.kernels import attention_kernels, problem_with_kernels
 from epe.parallel.products import keep_products_whole
+from epe.runtime.agreement import check_same_settings
 from epe.runtime.cost_file import cache_folder
 from epe.runtime.exactness import check_kernels, widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
@@ -161,7 +162,7 @@ class Equipment:
 def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool = False) -> Equipment:
     """Load the model and build the lanes that are known, beside all other ranks of the world. Blocking: runs in a
     thread, so that the rank answers meanwhile. Raises `BadSetting` for what the GPUs cannot do, and what
-    `adapter_of`, `owns_gpu`, `check_kernels` and the lanes raise."""
+    `check_same_settings`, `adapter_of`, `owns_gpu`, `check_kernels` and the lanes raise."""
     owns = _take(target, seat, stage)
     graphs = graphs_for(stage, target) if owns else None
     plane = Plane(seat.rank // stage.parallelism.cp.world_size, stage.num_planes)
@@ -180,12 +181,14 @@ def load(seat: Seat, *, target: torch.device, stage: Stage, fits_palette: bool =
 
 def _take(target: torch.device, seat: Seat, stage: Stage) -> bool:
     """Set this process, and this thread, up for the device; whether each rank has a GPU to itself. Raises `BadSetting`
-    where the stage asks for what the GPUs cannot do."""
+    where the stage asks for what the GPUs cannot do, or for other things than that of another rank."""
     if target.type == "cuda":
         torch.cuda.set_device(target)  # For libraries that name none.
     elif seat.world_size > 1:
         torch.set_num_threads(1)
     check_gpus(stage, num_gpus=num_gpus(), num_ranks=1)
+    if seat.store is not None:
+        check_same_settings(stage, rank=seat.rank, world_size=seat.world_size, store=seat.store)
     owns = owns_gpu(seat, target)
     if not owns:
         check_without_own_gpus(stage, because="not each rank has one to itself")

@@ -7,7 +7,10 @@ from torch.distributed import Store
 
 from epe.config.gpus import check_device
 from epe.errors import StartFailed
+from epe.telemetry.log import get_logger
 from epe.transport.store import told_by_all
+
+log = get_logger("runtime")
 
 CPU, SLICE = "the CPU", "a slice of a GPU"
 
@@ -41,6 +44,17 @@ def place_of(target: torch.device) -> str:
         return CPU
     gpu = torch.cuda.get_device_properties(target)
     return SLICE if " MIG " in gpu.name else f"GPU {gpu.uuid}"
+
+
+def warn_of_sharing(target: torch.device) -> None:
+    """Of a rank among several, not each of which has a GPU to itself."""
+    if target.type == "cuda":
+        log.warning(
+            "gpu.shared",
+            gpu=target.index,
+            num_gpus=num_gpus(),
+            reason="not each rank has a GPU to itself: lanes exchange over gloo, and no pass is captured",
+        )
 
 
 def each_has_its_gpu(

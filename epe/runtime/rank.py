@@ -36,7 +36,15 @@ from epe.runtime.agreement import check_same_settings
 from epe.runtime.cost_file import cache_folder
 from epe.runtime.exactness import check_kernels, widths_to_leave_out
 from epe.runtime.fingerprint import fingerprint
-from epe.runtime.gpus import CPU, device_name, each_has_its_gpu, num_gpus, pick_device, place_of
+from epe.runtime.gpus import (
+    CPU,
+    device_name,
+    each_has_its_gpu,
+    num_gpus,
+    pick_device,
+    place_of,
+    warn_of_sharing,
+)
 from epe.runtime.palette import palette_of
 from epe.runtime.weights import weights_digest
 from epe.telemetry.log import get_logger
@@ -192,6 +200,7 @@ def _take(target: torch.device, seat: Seat, stage: Stage) -> bool:
     owns = owns_gpu(seat, target)
     if not owns:
         check_without_own_gpus(stage, because="not each rank has one to itself")
+        warn_of_sharing(target)
     return owns
 
 

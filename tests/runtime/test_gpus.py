@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch.distributed import HashStore
 
 from epe.errors import StartFailed
-from epe.runtime.gpus import CPU, SLICE, each_has_its_gpu, place_of
+from epe.runtime.gpus import CPU, SLICE, each_has_its_gpu, place_of, warn_of_sharing
 
 TWO = ["GPU a", "GPU b"]
 
@@ -66,3 +67,12 @@ def test_a_place_is_a_whole_gpu_by_its_own_name(monkeypatch):
     assert place_of(torch.device("cuda", 0)) == "GPU a"
     assert place_of(torch.device("cuda", 1)) == SLICE
     assert place_of(torch.device("cpu")) == CPU
+
+
+def test_ranks_that_share_gpus_say_so(monkeypatch):
+    """A `gpu` that named one which is not there had two ranks share another, without a word."""
+    monkeypatch.setattr("epe.runtime.gpus.num_gpus", lambda: 2)
+    with capture_logs() as lines:
+        warn_of_sharing(torch.device("cuda", 0))
+        warn_of_sharing(torch.device("cpu"))
+    assert [(line["event"], line["gpu"], line["num_gpus"]) for line in lines] == [("gpu.shared", 0, 2)]

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from benchmarks import lane_death, lane_decode
 from benchmarks.blas import BLAS
-from benchmarks.h200_families import about, say, setting_of
-from benchmarks.multi_gpu import LEAST_S, Run, perform
+from benchmarks.h200_families import setting_of
+from benchmarks.multi_gpu import Run, perform_all
 from benchmarks.place import Setting
 from benchmarks.step_entrants import StepCase
-from tests.world import World
 
 SECTIONS = ("connect", "bits", "exchanges", "steps", "decodes", "death", "layouts")
 SIDES = (256, 512, 768, 1024)
@@ -93,20 +91,9 @@ def main() -> None:
     if arguments.device == "cpu":
         transports = (setting.backend,)
     os.environ.update(BLAS[setting.blas].environment)
-    end_s = time.time() + arguments.budget_s
-    say(about(setting))
-    world = World(setting.num_ranks)
-    cases = list(step_cases(arguments.families, arguments.sizes))
-    for make in runs(arguments.sections, setting, transports, cases):
-        left_s = end_s - time.time()
-        limit_s = min(left_s, arguments.case_s)
-        run = make(time.time() + 0.8 * limit_s)
-        if left_s < LEAST_S:
-            say({**run.line, "error": "no time is left"})
-            continue
-        for line in perform(world, run, limit_s=limit_s):
-            say(line)
-    world.close()
+    steps = list(step_cases(arguments.families, arguments.sizes))
+    cases = runs(arguments.sections, setting, transports, steps)
+    perform_all(cases, setting, budget_s=arguments.budget_s, case_s=arguments.case_s)
 
 
 if __name__ == "__main__":

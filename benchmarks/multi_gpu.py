@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -91,6 +91,26 @@ _SECTIONS: dict[str, Callable[[list[str], Setting], Iterator[Callable[[float], R
 }
 
 
+def perform_all(
+    makes: Iterable[Callable[[float], Run]], setting: Setting, *, budget_s: float, case_s: float
+) -> None:
+    """Say the setting and the lines of all runs, in a world of their own. None begins after `budget_s`, or may take
+    longer than `case_s`."""
+    end_s = time.time() + budget_s
+    say(about(setting))
+    world = World(setting.num_ranks)
+    for make in makes:
+        left_s = end_s - time.time()
+        limit_s = min(left_s, case_s)
+        run = make(time.time() + 0.8 * limit_s)
+        if left_s < LEAST_S:
+            say({**run.line, "error": "no time is left"})
+            continue
+        for line in perform(world, run, limit_s=limit_s):
+            say(line)
+    world.close()
+
+
 def perform(world: World, run: Run, *, limit_s: float) -> Iterator[Line]:
     """The lines of a run: what its ranks gave, put together."""
     begin_s = time.monotonic()
@@ -150,19 +170,8 @@ def main() -> None:
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # RPC would tell of every peer that leaves.
     setting = world_of(arguments.device, tiny=arguments.tiny, num_ranks=arguments.world)
     os.environ.update(BLAS[setting.blas].environment)
-    end_s = time.time() + arguments.budget_s
-    say(about(setting))
-    world = World(setting.num_ranks)
-    for make in runs(arguments.sections, arguments.families, setting):
-        left_s = end_s - time.time()
-        limit_s = min(left_s, arguments.case_s)
-        run = make(time.time() + 0.8 * limit_s)
-        if left_s < LEAST_S:
-            say({**run.line, "error": "no time is left"})
-            continue
-        for line in perform(world, run, limit_s=limit_s):
-            say(line)
-    world.close()
+    cases = runs(arguments.sections, arguments.families, setting)
+    perform_all(cases, setting, budget_s=arguments.budget_s, case_s=arguments.case_s)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch.distributed import Store
 
 from epe.config.stage import Stage
 from epe.errors import BadSetting
-from epe.transport.store import told_by_all
+from epe.transport.store import MEET_WITHIN_S, told_by_all
 
 # They say which tensors a rank of a lane holds, and what it exchanges. Paths and devices may differ by host.
 SHARED = (
@@ -23,11 +23,9 @@ SHARED = (
     "parallelism.scheduler.allowed_lane_widths",
 )
 
-_TOLD_WITHIN_S = 180.0
-
 
 def check_same_settings(
-    stage: Stage, *, rank: int, world_size: int, store: Store, timeout_s: float = _TOLD_WITHIN_S
+    stage: Stage, *, rank: int, world_size: int, store: Store, timeout_s: float = MEET_WITHIN_S
 ) -> None:
     """Raises `BadSetting` for the first setting that ranks of one world have different values of, the same on all of
     them: in a lane they would wait for each other for ever, or take each other's bytes for something else.

@@ -16,7 +16,7 @@ from epe.transport.store import told_by_all
 log = get_logger("runtime")
 
 # Ranks tell it when they have loaded, which may take them minutes more or less.
-_TOLD_WITHIN_S = 1800.0
+_LOADED_WITHIN_S = 1800.0
 _THERE, _LEFT_OUT = "there", "left out"
 
 
@@ -46,7 +46,7 @@ def left_out_by_any(widths: tuple[int, ...], *, rank: int, world_size: int, stor
     """The widths, ascending, that any rank of a world leaves out, where no planner knows it: a rank that left one out
     alone would be waited for. This waits until all have told theirs; raises `StartFailed` for those that do not."""
     mine = " ".join(map(str, widths))
-    told = told_by_all(store, "widths", mine, rank=rank, world_size=world_size, timeout_s=_TOLD_WITHIN_S)
+    told = told_by_all(store, "widths", mine, rank=rank, world_size=world_size, timeout_s=_LOADED_WITHIN_S)
     return tuple(sorted({int(width) for each in told for width in each.split()}))
 
 
@@ -56,7 +56,7 @@ def check_kernels(adapter: Adapter, *, rank: int, world_size: int, store: Store)
     _, depth = heads_of(adapter.pipeline.transformer.config)
     # What a rank lacks it lacks for all norms.
     mine = _THERE if kernel_works(depth, depth) else _LEFT_OUT
-    told = told_by_all(store, "kernels", mine, rank=rank, world_size=world_size, timeout_s=_TOLD_WITHIN_S)
+    told = told_by_all(store, "kernels", mine, rank=rank, world_size=world_size, timeout_s=_LOADED_WITHIN_S)
     told[rank] = mine  # In a later life it may be another one.
     if len(set(told)) > 1:
         without = ", ".join(str(other) for other, word in enumerate(told) if word == _LEFT_OUT)

@@ -8,13 +8,11 @@ from torch.distributed import Store
 from epe.config.gpus import check_device
 from epe.errors import StartFailed
 from epe.telemetry.log import get_logger
-from epe.transport.store import told_by_all
+from epe.transport.store import MEET_WITHIN_S, told_by_all
 
 log = get_logger("runtime")
 
 CPU, SLICE = "the CPU", "a slice of a GPU"
-
-_TOLD_WITHIN_S = 180.0
 
 
 def num_gpus() -> int:
@@ -58,7 +56,7 @@ def warn_of_sharing(target: torch.device) -> None:
 
 
 def each_has_its_gpu(
-    place: str, *, rank: int, world_size: int, store: Store, timeout_s: float = _TOLD_WITHIN_S
+    place: str, *, rank: int, world_size: int, store: Store, timeout_s: float = MEET_WITHIN_S
 ) -> bool:
     """Whether each rank of a world has a GPU to itself, as NCCL needs it; the answer is the same on all of them.
 

@@ -15,6 +15,8 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from epe.errors import StartFailed
 
+# For so long ranks that have nothing to do before they meet wait for each other.
+MEET_WITHIN_S = 180.0
 _POLL_S = 0.01
 
 

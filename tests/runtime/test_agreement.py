@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from epe.config.demo import model_folder
@@ -12,6 +13,7 @@ from epe.config.load import build_stage
 from epe.config.stage import Stage
 from epe.errors import BadSetting, StartFailed
 from epe.runtime.agreement import check_same_settings
+from epe.runtime.rank import Seat, load
 
 DEMO = {"model_path": "demo"}
 METHOD = {"parallelism": {"cp": {"attention_mode": "ulysses"}}}
@@ -52,6 +54,18 @@ def test_ranks_that_were_given_different_settings_do_not_start(other, path, here
     """One of them ended the process of another in the middle of a picture."""
     sentence = f"{path}: ranks of one world need the same, and it is {here} on rank 0, {there} on rank 1"
     assert said([stage_with({}), stage_with(other)], HashStore()) == [sentence] * 2
+
+
+def test_they_find_out_before_they_load_anything(monkeypatch):
+    """Rank 1 is without the other one, whose word is in the store."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr("epe.runtime.rank.adapter_of", lambda *args, **options: pytest.fail("it has loaded"))
+    store = HashStore()
+    with pytest.raises(StartFailed):
+        check_same_settings(stage_with({}), rank=0, world_size=2, store=store, timeout_s=0)
+    seat = Seat(rank=1, world_size=2, device_index=0, store=store)
+    with pytest.raises(BadSetting, match=r"attention_mode: .* ulysses on rank 1$"):
+        load(seat, target=torch.device("cpu"), stage=stage_with(METHOD))
 
 
 def test_ranks_may_have_paths_and_devices_of_their_own():

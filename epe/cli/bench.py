@@ -126,18 +126,18 @@ def _check_outputs(args: Namespace, stage: Stage) -> None:
         check_plot(args.plot, path="--plot")
 
 
-def _costs_file(args: Namespace, stage: Stage, *, fingerprint: str) -> str | Path | None:
+def _costs_file(args: Namespace, stage: Stage, *, fingerprint: str) -> Path | None:
     from epe.runtime.cost_file import CostFile
 
     if args.costs is not KEPT:
-        return args.costs
+        return None if args.costs is None else Path(args.costs)
     try:
         return CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory).path(fingerprint)
     except OSError as error:
         raise BadSetting(str(error), path="--costs") from error
 
 
-def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> str | Path | None:
+def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> Path | None:
     """What is measured so far: a run that is cut keeps it. The file of the costs."""
     from epe.runtime.bench import costs_of
 

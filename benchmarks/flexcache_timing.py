@@ -59,7 +59,9 @@ def _compared(
 ) -> Iterator[dict[str, Any]]:
     plain: list[Taken] = []
     cached: list[list[Taken]] = [[] for _ in everything]
-    _taken(adapter, drawing, num_steps, None)
+    for reuse in [None, *_with_passes_of_their_own(everything)]:
+        for _ in range(2):  # Passes are captured when they come again.
+            _taken(adapter, drawing, num_steps, reuse)
     while len(plain) < drawing.plan.rounds and (not plain or time.monotonic() < deadline_s):
         plain.append(_taken(adapter, drawing, num_steps, None))
         for setting, taken in zip(everything, cached, strict=True):
@@ -81,6 +83,11 @@ def _compared(
             "kept_bytes": taken[0].kept_bytes,
             "num_records": num_records(setting.reuse, num_steps),
         }
+
+
+def _with_passes_of_their_own(everything: Sequence[Setting]) -> list[Reuse]:
+    """Plans whose computed steps are not those of a request without FlexCache."""
+    return [setting.reuse for setting in everything if not setting.reuse.has_usual_steps]
 
 
 def _taken(adapter: Adapter, drawing: Drawing, num_steps: int, reuse: Reuse | None) -> Taken:

@@ -21,7 +21,7 @@ from benchmarks.random_pipeline import make_adapter
 from epe.cache import CacheRules, resolve
 from epe.errors import NonFinite
 from epe.families import FAMILIES
-from epe.messages import MeanCache, Pab, Split, Strategy
+from epe.messages import MeanCache, Pab, Split, Strategy, TeaCache
 from epe.models.contract import State
 from epe.models.finite import check_finite
 from epe.transport.exchange import SoloExchange
@@ -112,6 +112,21 @@ class Questions(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))
+
+
+def test_teacache_asks_the_device_once_a_step_and_only_where_the_answer_decides(checkpoint: Path) -> None:
+    """It asked three times: for the change, to send what follows from it, and to read that again."""
+    strategy = TeaCache(threshold=1e6, coefficients=(1.0, 0.0), max_skip_steps=3)
+    reuse = resolve(strategy, CacheRules(), num_steps=9)
+    request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=9, reuse=reuse)
+    (adapter,) = adapters_of(checkpoint, 1)
+    state, counts = adapter.encode(request), []
+    for _ in range(request.num_steps):
+        with Questions() as asked:
+            state = adapter.step(state, SoloExchange(), Split())
+        counts.append(asked.count)
+    # The last step is computed in any case, and so is one after three that were not.
+    assert counts[1:] == [1, 1, 1, 0, 1, 1, 1, 0]
 
 
 def test_whether_all_is_finite_is_asked_once() -> None:

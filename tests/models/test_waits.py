@@ -22,7 +22,8 @@ from epe.cache import CacheRules, resolve
 from epe.errors import NonFinite
 from epe.families import FAMILIES
 from epe.messages import MeanCache, Pab, Split, Strategy, TeaCache
-from epe.models.contract import State
+from epe.models import pixels
+from epe.models.contract import Adapter, BatchAdapter, State
 from epe.models.finite import check_finite
 from epe.transport.exchange import SoloExchange
 from tests.cache.profiles import made_up
@@ -86,9 +87,7 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(
     reuse = resolve(strategy and replace(strategy, few_steps=True, warmup_steps=1), rules, num_steps=6)
     request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=6, reuse=reuse)
     state = moved(adapters_of(checkpoint, 1)[0].encode(request))
-    pipeline = load_oracle(checkpoint)
-    pipeline.transformer.to(NOWHERE)
-    adapter = make_adapter(checkpoint.name, pipeline, device=NOWHERE, mode="agkv")
+    adapter = on_no_device(checkpoint)
     state = adapter.step(state, SoloExchange(), Split())
     with waits() as seen:
         for _ in range(4):
@@ -96,6 +95,42 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(
     assert seen == []
     # All are asked at once whether they are finite.
     assert {tensor.device for tensor in state.tensors.values()} == {NOWHERE}
+
+
+def on_no_device(checkpoint: Path) -> Adapter:
+    """An adapter whose transformer and VAE have no values."""
+    pipeline = load_oracle(checkpoint)
+    pipeline.transformer.to(NOWHERE)
+    pipeline.vae.to(NOWHERE)
+    return make_adapter(checkpoint.name, pipeline, device=NOWHERE, mode="agkv")
+
+
+def test_no_step_of_a_batch_but_the_first_waits_for_the_device(checkpoint: Path) -> None:
+    adapter = on_no_device(checkpoint)
+    if not isinstance(adapter, BatchAdapter):
+        pytest.skip("this family draws one request at a time")
+    encoding, exchange = adapters_of(checkpoint, 1)[0], SoloExchange()
+    asked = [make_request(checkpoint, id=name, height=64, width=96, num_frames=1) for name in "ab"]
+    states = [moved(encoding.encode(request)) for request in asked]
+    states = adapter.step_together(states, exchange, Split())
+    with waits() as seen:
+        states = adapter.step_together(states, exchange, Split())
+    assert seen == []
+    assert [state.step for state in states] == [2, 2]
+
+
+def test_a_decode_waits_for_the_device_once_by_itself(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks whether its pixels are finite, and nothing else."""
+    asked: list[torch.device] = []
+    monkeypatch.setattr(pixels, "require_finite", lambda tensor, **_: asked.append(tensor.device))
+    request = make_request(checkpoint, height=64, width=96, num_frames=1)
+    state, adapter = moved(adapters_of(checkpoint, 1)[0].encode(request)), on_no_device(checkpoint)
+    with waits() as seen:
+        adapter.decode(state)
+    assert seen == []
+    assert asked == [NOWHERE]
 
 
 def moved(state: State) -> State:

@@ -29,6 +29,17 @@ for it and read too, and so on. Now one thread of a block reads the word, at eve
 captured step, the least and the most of the rounds:
 """
 EARLIER = "earlier"
+NOT_RUN = """\
+## Written for several GPUs and not run
+
+Over `fast`: steps of other families, decodes, a whole service, and a rank of it that is killed and comes back:
+
+    python -m benchmarks.fast_lane --sections steps decodes --families flux1
+    EPE_AGKV_TRANSPORT=fast python -m benchmarks.elastic_service --policies "static SP2" --loads --kill
+
+More than two GPUs (`--world 4`, 8), whose exchanges have run on threads of a CPU, in orders by seeds; ranks
+that see one GPU each (`CUDA_VISIBLE_DEVICES`), over NCCL too. What of other lanes was not run is on [their
+page](multi-gpu.md), what of compiled blocks on [that of steps](h200.md)."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 
@@ -49,7 +60,7 @@ def page(lines: list[Line]) -> str:
     ]
     for name, section in SECTIONS:
         parts += ["", *section([line for line in lines if line.get("section") == name])]
-    return "\n".join([*parts, ""])
+    return "\n".join([*parts, "", NOT_RUN, ""])
 
 
 def _steps(lines: list[Line]) -> Iterator[str]:

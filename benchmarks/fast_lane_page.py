@@ -54,9 +54,8 @@ def page(lines: list[Line]) -> str:
         f"{setting['num_gpus']} {setting['gpu']} of one host, a rank each, a lane of both; NCCL without NVLink "
         f"multicast, and `fast`, which has none. Python {setting['python']}, torch {setting['torch']}, diffusers "
         f"{setting['diffusers']}. Of times the rank that began last counts. Over NCCL a captured pass is cut where "
-        "the lane exchanges, over `fast` it is one graph. What is marked as earlier is of the wait before the present "
-        "one, with slots of 128 KiB, of 32 blocks where lanes were connected and of 64 elsewhere; now 64 blocks have "
-        "slots of 64 KiB.",
+        "the lane exchanges, over `fast` it is one graph. 64 blocks of a kernel have slots of 64 KiB for each other "
+        "rank.",
     ]
     for name, section in SECTIONS:
         parts += ["", *section([line for line in lines if line.get("section") == name])]
@@ -69,8 +68,8 @@ def _steps(lines: list[Line]) -> Iterator[str]:
     yield (
         "Models of real size with random weights in bfloat16, 128 rows of text, AGKV, one guidance branch. "
         "Milliseconds of a step in rounds in which all ways took their turns, and ratios within a round: medians with "
-        "the least and the most. Host: until Python had issued a step; as it is, a step takes as long. Bits are "
-        "those of one captured rank."
+        "the least and the most. Host: until Python had issued a step; as it is, the steps of small pictures take as "
+        "long. Bits are those of one captured rank."
     )
     yield ""
     cases: dict[tuple[str, str], dict[tuple[str, bool], Line]] = {}
@@ -85,7 +84,7 @@ def _steps(lines: list[Line]) -> Iterator[str]:
 def _step_row(case: tuple[str, str], ways: dict[tuple[str, bool], Line]) -> list[str]:
     nccl, fast, alone = ways["nccl", True], ways["fast", True], ways["alone", True]
     return [
-        " ".join(case) + _mark(fast),
+        " ".join(case),
         _ms(alone),
         _ms(ways["nccl", False]),
         _ms(nccl),
@@ -105,10 +104,6 @@ def _ms(line: Line, name: str = "step_ms") -> str:
 
 def _ratio(one: Line, other: Line) -> str:
     return spread(a / b for a, b in zip(one["step_ms"], other["step_ms"], strict=True))
-
-
-def _mark(line: Line) -> str:
-    return f" ({EARLIER})" if _is_earlier(line) else ""
 
 
 def _is_earlier(line: Line) -> bool:
@@ -158,7 +153,7 @@ def _exchanges(lines: list[Line]) -> Iterator[str]:
 
 
 def _layouts(lines: list[Line]) -> Iterator[str]:
-    yield f"Captured gathers with other blocks and slots, microseconds of each{_mark(lines[0])}:"
+    yield f"Captured gathers with other blocks and slots, microseconds of each, with the {EARLIER} wait:"
     yield ""
     found: dict[int, dict[tuple[int, int], float]] = {}
     for line in lines:
@@ -183,7 +178,7 @@ def _bits(lines: list[Line]) -> Iterator[str]:
 
 def _connect(lines: list[Line]) -> Iterator[str]:
     line = next(each for each in reversed(lines) if "connect_s" in each)
-    yield f"## Connecting{_mark(line)}"
+    yield "## Connecting"
     yield ""
     yield (
         f"The first lane takes {line['connect_s'][0]:.2f} s (in a process that has no kernel yet) and "
@@ -204,13 +199,14 @@ def _death(lines: list[Line]) -> Iterator[str]:
     yield ""
     rows = [
         [
-            ("a captured pass" if line["captured"] else "gathers as they are") + _mark(line),
+            "a captured pass" if line["captured"] else "gathers as they are",
             "no" if line["by_itself_s"] is None else f"after {1e3 * line['by_itself_s']:.0f}",
             f"{1e3 * line['closing_s']:.1f}",
             f"{1e3 * line['freed_s']:.1f}" if line["freed"] else "never",
             "yes" if line["device_works"] else "no",
         ]
-        for line in {each["captured"]: each for each in lines if "closing_s" in each}.values()
+        for line in lines
+        if "closing_s" in line
     ]
     yield from table(
         ("it is in", "free by itself", "closing", "free after closing", "its GPU works on"), rows

@@ -116,21 +116,33 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
         lines.append({"case": "quality", **named, **right, **likeness, "psnr_db": 30.5 + more})
         lines.append({"case": "speed", **named, **times})
         lines.append({"case": "captured speed", **named, **times, "speed_up": 9.99, "rounds": 1})
+    lines += _captured_lines(times)
     drawn = np.zeros((2, 16, 16, 3), dtype=np.uint8)
     run = flexcache_page.Run(lines, {"12/none/12": drawn, "12/freecache/6": drawn})
-    text = flexcache_page.page(run, _real_lines(), commands="`made up`")
+    text = flexcache_page.page(run, _real_lines(), commands="`made up`", note="All in one run.")
+    assert "\n\nAll in one run.\n\n" in text
     assert (
         "| freecache | 6 | 6 | 1.95 (1.90 to 2.00) | 1.85 | | 30.50 | 0.9600 | 1.000 | 0.500 | 1.000 | 2 |"
         in text.replace("|  |", "| |")
     )
     assert "9.99" not in text, "one round of three says nothing"
     assert "FreeCache with 6 of 12 computed: +2.50 dB to even." in text
+    assert "beside the 2.00 ms of each computed step, each of the 12 steps takes 0.25 ms (6 computed)" in text
     assert "| zimage | captured | none | | 50 | 1 | 20.0 ms | | |" in text
     assert "| zimage | captured | freecache | 25 | 25 | 1.98 | 1.003 | 0.20 | 2.00 |" in text
     flexcache_page.plot(run, 12, tmp_path / "plot.png")
     flexcache_page.sheet(run, 12, tmp_path / "sheet.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
     assert (tmp_path / "sheet.png").exists()
+
+
+def _captured_lines(times: dict[str, Any]) -> list[dict[str, Any]]:
+    """Twelve steps of 2 ms; with half of them computed twice as fast but for 0.25 ms a step."""
+    about = {"case": "captured speed", "steps": 12, "rounds": 3}
+    return [
+        {**about, "strategy": "none", "value": 12, "steps_s": 0.024, "whole_s": 0.03},
+        {**about, **times, "strategy": "teacache", "value": 0.1, "computed": 6, "speed_up": 1.6},
+    ]
 
 
 def _real_lines() -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step, sent
+from epe.models.zimage.block import ReadyModulations
 from epe.models.zimage.captions import Captions
 from epe.models.zimage.feed_forward import join_gates
 from epe.models.zimage.plan import LAYERS, PLAN
@@ -94,6 +95,7 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
         rotate_in_real_numbers(self.pipeline.transformer)
         join_gates(self.pipeline.transformer)
+        ReadyModulations(self.pipeline.transformer)
         self.sharding.share_attention()
         super().compile_blocks(backend=backend)
 

@@ -1,0 +1,81 @@
+"""Z-Image's blocks as compiled ones are: what they make of the noise level is there before them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from diffusers import ZImageTransformer2DModel
+from diffusers.models.transformers.transformer_z_image import ZImageTransformerBlock
+from torch import nn
+
+from epe.models.joining import JoinedProduct
+from epe.parallel.adding import add_gated, add_gated_and_scale
+from epe.parallel.plan import argument_index
+
+LEVEL = "adaln_input"
+
+
+class ModulatedBlock(ZImageTransformerBlock):
+    """Gets its scales and gates in place of the noise level: (4, batch, 1, features)."""
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        attn_mask: torch.Tensor,
+        freqs_cis: torch.Tensor,
+        adaln_input: torch.Tensor | None = None,
+        noise_mask: None = None,  # As diffusers calls it; of edited pictures alone.
+        adaln_noisy: None = None,
+        adaln_clean: None = None,
+    ) -> torch.Tensor:
+        assert adaln_input is not None
+        scale, gate, inner_scale, inner_gate = (adaln_input[place] for place in range(4))
+        attended = self.attention(
+            self.attention_norm1(x) * scale, attention_mask=attn_mask, freqs_cis=freqs_cis
+        )
+        norms = self.attention_norm2, self.ffn_norm1, self.ffn_norm2
+        weights = [norm.weight for norm in norms]
+        eps = norms[0].eps
+        x, scaled = add_gated_and_scale(x, attended, weights[0], gate, weights[1], inner_scale, eps)
+        return add_gated(x, self.feed_forward(scaled), weights[2], inner_gate, eps)
+
+
+class ReadyModulations:
+    """What the blocks make of a noise level, by one product before the first of them. Not thread-safe."""
+
+    def __init__(self, transformer: ZImageTransformer2DModel) -> None:
+        blocks = [*transformer.noise_refiner, *transformer.layers]
+        layers = [block.adaLN_modulation[0] for block in blocks]
+        self._product = JoinedProduct(layers, shares_rows=False)
+        self._ready: torch.Tensor | None = None
+        index = argument_index(blocks[0], LEVEL)
+        for number, block in enumerate(blocks):
+            block.__class__ = ModulatedBlock
+            hook = partial(self._hand, number=number, is_last=number + 1 == len(blocks), index=index)
+            block.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def _hand(
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        number: int,
+        is_last: bool,
+        index: int,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if number == 0:
+            self._ready = self._of(args[index])
+        assert self._ready is not None
+        own = self._ready[number]
+        if is_last:
+            self._ready = None
+        return (*args[:index], own, *args[index + 1 :]), kwargs
+
+    def _of(self, level: torch.Tensor) -> torch.Tensor:
+        """(blocks, 4, batch, 1, features) of (batch, width): scale and gate of attention, and of what follows it."""
+        halves = torch.stack(self._product(level)).unflatten(-1, (2, 2, -1))
+        ready = torch.stack((1 + halves[..., 0, :], halves[..., 1, :].tanh()), dim=-2)
+        return ready.flatten(2, 3).transpose(1, 2).unsqueeze(-2).contiguous()

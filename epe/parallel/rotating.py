@@ -12,7 +12,9 @@ from functools import cache
 import torch
 from torch.nn import functional
 
-from epe.parallel.trying import kernel_runs
+from epe.telemetry.log import get_logger
+
+log = get_logger("parallel")
 
 
 def rotated(features: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -41,8 +43,16 @@ def _normed_and_rotated(
 @cache
 def kernel_works(head_dim: int, num_normed: int) -> bool:
     """Whether this process has the kernel for heads of so many features, which are a power of two, and norms over
-    `num_normed`; tried at its first use."""
-    return kernel_runs("norm and rotation", lambda: _try_kernel(head_dim, num_normed))
+    `num_normed`; tried at its first use. Without it the same is done in several passes, whose last bits are others,
+    and the log says so."""
+    try:
+        _try_kernel(head_dim, num_normed)
+    except Exception as error:  # Triton's have no common kind.
+        log.warning(
+            "kernel.left_out", kernel="norm and rotation", reason=f"{type(error).__name__}: {error}"[:200]
+        )
+        return False
+    return True
 
 
 def _try_kernel(head_dim: int, num_normed: int) -> None:

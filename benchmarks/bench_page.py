@@ -53,10 +53,11 @@ TABLE_HEAD = (
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Rows of a family with the words that name how they came about."""
+    """Rows of a family with the words that name how they came about, and what else one should know of them."""
 
     title: str
     rows: tuple[Row, ...]
+    note: str = ""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -91,7 +92,14 @@ def _starts(starts: Sequence[Start]) -> Iterator[str]:
 
 
 def _section(run: Run, picture: str) -> str:
-    lines = [f"## {run.title}", "", _line(TABLE_HEAD), _line(("---", *["--:"] * (len(TABLE_HEAD) - 1)))]
+    note = [run.note, ""] if run.note else []
+    lines = [
+        f"## {run.title}",
+        "",
+        *note,
+        _line(TABLE_HEAD),
+        _line(("---", *["--:"] * (len(TABLE_HEAD) - 1))),
+    ]
     return "\n".join((*lines, *(_line(_cells(row)) for row in run.rows), "", f"![Steps]({picture})", ""))
 
 

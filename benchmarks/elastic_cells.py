@@ -58,16 +58,26 @@ def requests(
     model: Model, costs: CostSet, *, load: float, seconds: float, seed: int = SEED
 ) -> tuple[Arrival, ...]:
     """Poisson arrivals of the mix over so many seconds: as many as offer this load."""
-    mix = ",".join(f"{size.name}={size.share}" for size in model.mix.classes)
-    num = round(seconds * model.world * load / mix_of(mix, costs).mean_s)
+    num = round(seconds * model.world * load / mix_of(_mix(model), costs).mean_s)
+    return so_many(model, costs, load=load, num_requests=max(4, num), seed=seed)
+
+
+def so_many(
+    model: Model, costs: CostSet, *, load: float, num_requests: int, seed: int = SEED
+) -> tuple[Arrival, ...]:
+    """Poisson arrivals of the mix at a load, for as long as it takes."""
     spec = WorkloadSpec(
         name="poisson",
-        mix=mix,
+        mix=_mix(model),
         load=load,
-        num_requests=max(4, num),
+        num_requests=num_requests,
         deadlines=Deadlines(scale=DEADLINE_SCALE),
     )
     return generate(spec, costs, world_size=model.world, seed=seed)
+
+
+def _mix(model: Model) -> str:
+    return ",".join(f"{size.name}={size.share}" for size in model.mix.classes)
 
 
 async def live(model: Model, url: str, arrivals: Sequence[Arrival]) -> list[Seen]:
@@ -131,7 +141,9 @@ def simulated(trace: Sequence[str], running: Running, *, folder: Path) -> list[S
     return foretold(arrivals, costs, name=running.name, world=world)
 
 
-def foretold(arrivals: Sequence[Arrival], costs: CostSet, *, name: str, world: int) -> list[Seen]:
+def foretold(
+    arrivals: Sequence[Arrival], costs: CostSet, *, name: str, world: int, physics: Physics = PHYSICS
+) -> list[Seen]:
     """What becomes of these requests in the simulator under the policy that is shown by a name."""
     policy = policies(world)[name]
     outcome = simulate(
@@ -140,7 +152,7 @@ def foretold(arrivals: Sequence[Arrival], costs: CostSet, *, name: str, world: i
         name=policy,
         costs=costs.table({arrival.workload for arrival in arrivals}, world_size=world),
         world_size=world,
-        physics=PHYSICS,
+        physics=physics,
         decode_widths=costs.decode_widths(world),
     )
     by_id = {arrival.request.id: arrival for arrival in arrivals}

@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.elastic_cells import foretold, requests, summary
 from benchmarks.elastic_place import REAL, WORLDS, Model, costs_file, measures, policies
 from benchmarks.h200_families import say
+from epe.planning.cost_set import CostSet
 
 Line = dict[str, Any]
 LOADS = (0.3, 0.5, 0.8, 1.1)
@@ -26,13 +27,19 @@ FIGURES = ("in_time", "per_second", "mean_s", "p50_s", "p95_s")
 def cells(model: Model, folder: Path) -> Iterator[Line]:
     """A line for each load and policy: means over the seeds."""
     names = list(policies(model.world))
-    first = model.costs(folder / costs_file(names[0]))
+    first = costs_of(model, folder, names[0])
     for load in LOADS:
         arrivals = [requests(model, first, load=load, seconds=SECONDS, seed=seed) for seed in SEEDS]
         for name in names:
-            costs = model.costs(folder / costs_file(name)) if measures(name) else first
+            costs = costs_of(model, folder, name)
             each = [summary(foretold(one, costs, name=name, world=model.world))["all"] for one in arrivals]
             yield {"case": "foretold", "family": model.family, "load": load, "policy": name, **_mean(each)}
+
+
+def costs_of(model: Model, folder: Path, name: str) -> CostSet:
+    """What a policy plans with: its own service's costs if that measures, else those of the first."""
+    first = next(iter(policies(model.world)))
+    return model.costs(folder / costs_file(name if measures(name) else first))
 
 
 def _mean(each: Sequence[Line]) -> Line:

@@ -44,6 +44,7 @@ from benchmarks.elastic_place import (
 )
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
+from epe.families import family
 from epe.models.catalog import make_tiny
 from epe.simulator.arrivals import Arrival
 from tests.service.served import Reply, Served
@@ -282,6 +283,8 @@ def _arguments() -> argparse.Namespace:
     arguments.policies = arguments.policies or names
     if unknown := set(arguments.policies) - set(names):
         parser.error(f"--policies: {', '.join(sorted(unknown))} is not known; known are {', '.join(names)}")
+    if arguments.kill and family(arguments.family).makes == "video":
+        parser.error(f"--kill draws pictures, and {arguments.family} makes videos; take --family zimage")
     return arguments
 
 

@@ -20,19 +20,26 @@ COMMANDS = (
     "python -m benchmarks.fast_lane_page RUN.jsonl > docs/results/fast-lane.md",
 )
 SWING = """\
-## Steps that took twice their time, and what no GPU has run
+## Steps that took twice their time
 
-In some rounds above a step over `fast` took 1.2 to 2.2 times its time, captured or not: at 1024x1024 2.6 ms more at
-each of its 34 exchanges, in whole steps. What explains it, and was not seen by itself: in the kernel of these runs all
-threads that waited read the host's word that ends a wait, after 1,024 looks at their count. Such reads come one after
-the other: a rank that had waited for so long was late by its own reading, the other then waited as long for it and read
-too, and so on.
+Over `fast` some steps took 1.2 to 2.2 times their time, captured or not, while all threads that waited read the host's
+word that ends a wait, after 1,024 looks at their count. What explains it, and was not seen by itself: such reads come
+one after the other, so a rank that had waited for so long was late by its own reading, the other then waited as long
+for it and read too, and so on. Now one thread of a block reads the word, at every 2,048th look alone. Milliseconds of a
+captured step, the least and the most of the rounds:
+"""
+EARLIER = "earlier"
+NOT_RUN = """\
+## Written for several GPUs and not run
 
-These are newer than the runs on this page, and no GPU has run them: the word is read by one thread of a block and at
-every 2,048th look alone (compiled ahead for this GPU, and its machine code read); a block has slots of 64 KiB, of which
-only captured gathers were tried in these runs, the others had 128; and the memory of a closed lane is given back when
-nobody holds it any more, instead of at once. Connecting was measured in a run before, with 32 blocks that put and took
-in turn."""
+Over `fast`: steps of other families, decodes, a whole service, and a rank of it that is killed and comes back:
+
+    python -m benchmarks.fast_lane --sections steps decodes --families flux1
+    EPE_AGKV_TRANSPORT=fast python -m benchmarks.elastic_service --policies "static SP2" --loads --kill
+
+More than two GPUs (`--world 4`, 8), whose exchanges have run on threads of a CPU, in orders by seeds; ranks
+that see one GPU each (`CUDA_VISIBLE_DEVICES`), over NCCL too. What of other lanes was not run is on [their
+page](multi-gpu.md), what of compiled blocks on [that of steps](h200.md)."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 
@@ -47,11 +54,12 @@ def page(lines: list[Line]) -> str:
         f"{setting['num_gpus']} {setting['gpu']} of one host, a rank each, a lane of both; NCCL without NVLink "
         f"multicast, and `fast`, which has none. Python {setting['python']}, torch {setting['torch']}, diffusers "
         f"{setting['diffusers']}. Of times the rank that began last counts. Over NCCL a captured pass is cut where "
-        "the lane exchanges, over `fast` it is one graph.",
+        "the lane exchanges, over `fast` it is one graph. 64 blocks of a kernel have slots of 64 KiB for each other "
+        "rank.",
     ]
-    for section in (_steps, _swing, _exchanges, _layouts, _bits, _connect, _death):
-        parts += ["", *section([line for line in lines if line.get("section") == section.__name__[1:]])]
-    return "\n".join([*parts, ""])
+    for name, section in SECTIONS:
+        parts += ["", *section([line for line in lines if line.get("section") == name])]
+    return "\n".join([*parts, "", NOT_RUN, ""])
 
 
 def _steps(lines: list[Line]) -> Iterator[str]:
@@ -60,7 +68,8 @@ def _steps(lines: list[Line]) -> Iterator[str]:
     yield (
         "Models of real size with random weights in bfloat16, 128 rows of text, AGKV, one guidance branch. "
         "Milliseconds of a step in rounds in which all ways took their turns, and ratios within a round: medians with "
-        "the least and the most. Host: until Python had issued a step. Bits are those of one captured rank."
+        "the least and the most. Host: until Python had issued a step; as it is, the steps of small pictures take as "
+        "long. Bits are those of one captured rank."
     )
     yield ""
     cases: dict[tuple[str, str], dict[tuple[str, bool], Line]] = {}
@@ -97,8 +106,25 @@ def _ratio(one: Line, other: Line) -> str:
     return spread(a / b for a, b in zip(one["step_ms"], other["step_ms"], strict=True))
 
 
+def _is_earlier(line: Line) -> bool:
+    return "wait" in line["setting"]
+
+
 def _swing(lines: list[Line]) -> Iterator[str]:
+    """Of the lines of steps."""
     yield SWING
+    found: dict[str, dict[bool, Line]] = {}
+    for line in lines:
+        if line.get("step_ms") and (line["transport"], line["captured"]) == ("fast", True):
+            found.setdefault(f"{line['family']} {line['size']}", {})[_is_earlier(line)] = line
+    rows = (
+        [case, *(_ends(each.get(is_earlier)) for is_earlier in (True, False))] for case, each in found.items()
+    )
+    yield from table(("family, size", f"{EARLIER} wait", "present wait"), rows)
+
+
+def _ends(line: Line | None) -> str:
+    return "not run" if line is None else f"{min(line['step_ms']):.1f} to {max(line['step_ms']):.1f}"
 
 
 def _exchanges(lines: list[Line]) -> Iterator[str]:
@@ -127,7 +153,7 @@ def _exchanges(lines: list[Line]) -> Iterator[str]:
 
 
 def _layouts(lines: list[Line]) -> Iterator[str]:
-    yield "Captured gathers with other blocks and slots, microseconds of each:"
+    yield f"Captured gathers with other blocks and slots, microseconds of each, with the {EARLIER} wait:"
     yield ""
     found: dict[int, dict[tuple[int, int], float]] = {}
     for line in lines:
@@ -151,8 +177,8 @@ def _bits(lines: list[Line]) -> Iterator[str]:
 
 
 def _connect(lines: list[Line]) -> Iterator[str]:
-    yield "## Connecting"
     line = next(each for each in reversed(lines) if "connect_s" in each)
+    yield "## Connecting"
     yield ""
     yield (
         f"The first lane takes {line['connect_s'][0]:.2f} s (in a process that has no kernel yet) and "
@@ -185,6 +211,17 @@ def _death(lines: list[Line]) -> Iterator[str]:
     yield from table(
         ("it is in", "free by itself", "closing", "free after closing", "its GPU works on"), rows
     )
+
+
+SECTIONS = (
+    ("steps", _steps),
+    ("steps", _swing),
+    ("exchanges", _exchanges),
+    ("layouts", _layouts),
+    ("bits", _bits),
+    ("connect", _connect),
+    ("death", _death),
+)
 
 
 def main() -> None:

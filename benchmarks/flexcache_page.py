@@ -72,7 +72,7 @@ class Run:
         return sorted({num_steps for num_steps, _, _ in self.quality}, reverse=True)
 
 
-def page(run: Run, real: Sequence[Line], *, commands: str, drawn_on: str = "") -> str:
+def page(run: Run, real: Sequence[Line], *, commands: str, note: str = "", drawn_on: str = "") -> str:
     about = run.about
     parts = [
         "# FlexCache: what it costs and gives",
@@ -88,6 +88,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str, drawn_on: str = "") -
         "",
         "`even` is no strategy: the last velocity held between evenly spaced steps. MagCache has the threshold at "
         "which it computes as many steps as the others.",
+        *(["", note] if note else []),
     ]
     for num_steps in run.step_counts:
         parts += ["", f"## {num_steps} steps", "", *_table(run, num_steps)]
@@ -96,7 +97,7 @@ def page(run: Run, real: Sequence[Line], *, commands: str, drawn_on: str = "") -
             if run.timed(num_steps)
             else []
         )
-        parts += ["", *_verdicts(run, num_steps)]
+        parts += ["", *_verdicts(run, num_steps), *_waits(run, num_steps)]
         if shown_rows(run, num_steps):
             parts += [
                 "",
@@ -160,6 +161,27 @@ def _verdicts(run: Run, num_steps: int) -> Iterator[str]:
                 f"{found['freecache'] - other:+.2f} dB to {name}" for name, other in others.items()
             )
             yield f"- FreeCache with {count:g} of {num_steps} computed: {gains}."
+
+
+def _waits(run: Run, num_steps: int) -> Iterator[str]:
+    """What a captured step of TeaCache takes beside what the model does."""
+    plain = run.captured.get((num_steps, "none", num_steps))
+    lines = [
+        line
+        for (steps, strategy, _), line in run.captured.items()
+        if (steps, strategy) == (num_steps, "teacache")
+    ]
+    if plain is None or not lines:
+        return
+    step_ms = 1000 * plain["steps_s"] / num_steps
+    waits = ", ".join(
+        f"{step_ms / line['speed_up'] - step_ms * line['computed'] / num_steps:.2f} ms ({line['computed']} computed)"
+        for line in sorted(lines, key=lambda line: -line["computed"])
+    )
+    yield (
+        f"- TeaCache, captured: beside the {step_ms:.2f} ms of each computed step, each of the {num_steps} steps "
+        f"takes {waits}: the host reads by how much the latents have changed, and begins the next step only then."
+    )
 
 
 def plot(run: Run, num_steps: int, path: Path) -> None:
@@ -235,11 +257,13 @@ def main() -> None:
     parser.add_argument(
         "--drawn-on", default="", help="where the pictures were drawn, if not where the lines are from"
     )
+    parser.add_argument("--note", default="", help="on how the lines were measured")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     drawn = {name: found for path in args.pictures for name, found in np.load(path).items()}
     run = Run(_read(args.lines), drawn)
-    text = page(run, _read(args.real), commands=_commands(run, real=bool(args.real)), drawn_on=args.drawn_on)
+    commands = _commands(run, real=bool(args.real))
+    text = page(run, _read(args.real), commands=commands, note=args.note, drawn_on=args.drawn_on)
     (args.output / "flexcache.md").write_text(text, encoding="utf-8")
     for num_steps in run.step_counts:
         if run.timed(num_steps):

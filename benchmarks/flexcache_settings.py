@@ -19,7 +19,7 @@ from epe.messages import (
     TeaCache,
 )
 
-COUNTS = {50: (31, 25, 17, 13, 10), 20: (14, 10, 7, 5), 8: (4,)}
+COUNTS = {50: (31, 25, 17, 13, 10), 20: (14, 10, 7, 5), 12: (6,)}
 INTERVALS = (2, 3, 4)
 # Of rows in tables.
 ORDER = ("none", "freecache", "meancache", "magcache", "taylorseer", "teacache", "pab", "even", "bfloat16")
@@ -27,7 +27,7 @@ ORDER = ("none", "freecache", "meancache", "magcache", "taylorseer", "teacache",
 CHANGES = (0.006, 0.013, 0.03, 0.2)
 # What stands in the contact sheet, by number of steps.
 SHOWN = {
-    8: ("none/8", "freecache/4", "meancache/4", "magcache/4", "even/4"),
+    12: ("none/12", "freecache/6", "meancache/6", "magcache/6", "even/6"),
     50: (
         "none/50",
         "freecache/25",
@@ -102,9 +102,9 @@ SMALL = Plan(
     oracle_scenes=300,
 )
 QUICK = Plan(
-    step_counts=(8,),
+    step_counts=(12,),
     num_fitting=2,
-    fitting_steps=8,
+    fitting_steps=12,
     num_prompts=2,
     num_seeds=1,
     batch=2,

@@ -22,6 +22,8 @@ from epe.models.loading import Loading
 from epe.models.reusing import kept_bytes, num_computed
 from epe.transport.exchange import SoloExchange
 
+CAPTURED = "captured speed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
@@ -43,7 +45,7 @@ def speeds(
     if drawing.device.type == "cuda":
         graphs = Graphs(CudaGraphs(drawing.device), budget_bytes=8 * 2**30)
         loading = Loading(device=drawing.device, graphs=graphs)
-        adapters["captured speed"] = load_adapter("zimage", model_folder("demo"), loading)
+        adapters[CAPTURED] = load_adapter("zimage", model_folder("demo"), loading)
     adapters["speed"] = drawing.adapter
     for case, adapter in adapters.items():
         yield from _compared(case, adapter, drawing, everything, num_steps, deadline_s)
@@ -59,7 +61,9 @@ def _compared(
 ) -> Iterator[dict[str, Any]]:
     plain: list[Taken] = []
     cached: list[list[Taken]] = [[] for _ in everything]
-    _taken(adapter, drawing, num_steps, None)
+    for reuse in [None, *_with_passes_of_their_own(everything)]:
+        for _ in range(2 if case == CAPTURED else 1):  # Passes are captured when they come again.
+            _taken(adapter, drawing, num_steps, reuse)
     while len(plain) < drawing.plan.rounds and (not plain or time.monotonic() < deadline_s):
         plain.append(_taken(adapter, drawing, num_steps, None))
         for setting, taken in zip(everything, cached, strict=True):
@@ -81,6 +85,11 @@ def _compared(
             "kept_bytes": taken[0].kept_bytes,
             "num_records": num_records(setting.reuse, num_steps),
         }
+
+
+def _with_passes_of_their_own(everything: Sequence[Setting]) -> list[Reuse]:
+    """Plans whose computed steps are not those of a request without FlexCache."""
+    return [setting.reuse for setting in everything if not setting.reuse.has_usual_steps]
 
 
 def _taken(adapter: Adapter, drawing: Drawing, num_steps: int, reuse: Reuse | None) -> Taken:

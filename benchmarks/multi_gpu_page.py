@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.multi_gpu_death import killed
 from benchmarks.multi_gpu_lanes import parity, steps
-from benchmarks.multi_gpu_service import killed, service
+from benchmarks.multi_gpu_service import service
 from benchmarks.multi_gpu_traffic import decodes, groups, moves
 from benchmarks.multi_gpu_widths import widths
 
@@ -25,6 +26,7 @@ COMMANDS = (
     "python -m benchmarks.elastic_service --family wan --logs COSTS > SERVICE.jsonl",
     'python -m benchmarks.elastic_service --policies "static SP2" --loads --kill >> SERVICE.jsonl',
     "python -m benchmarks.elastic_foretold COSTS > FORETOLD.jsonl",
+    "python -m benchmarks.elastic_scatter COSTS SERVICE.jsonl >> FORETOLD.jsonl",
     "python -m benchmarks.multi_gpu_page PARITY.jsonl LANES.jsonl SERVICE.jsonl FORETOLD.jsonl",
 )
 
@@ -32,13 +34,11 @@ NOT_RUN = """## Not run
 
 Of the program above on two GPUs:
 
-    python -m benchmarks.elastic_service --family wan
     python -m benchmarks.multi_gpu --sections steps --families qwen-image
     python -m benchmarks.h200_families --families qwen-image --cases lane moves
 
-That is: `elastic` as it is now, beside static policies; times of Qwen-Image, whose lanes gave equal bits, and its bits
-with divided guidance and lane changes. Under torch's own setting of products its lane changes gave the bits of one
-rank ([every family](h200-families.md)).
+That is: times of Qwen-Image, whose lanes gave equal bits, and its bits with divided guidance and lane changes. Under
+torch's own setting of products its lane changes gave the bits of one rank ([every family](h200-families.md)).
 
 Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
 one GPU, those of 4 on the same page), steps and decodes at these widths, static SP4 and DP4, and lanes that work

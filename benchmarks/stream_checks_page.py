@@ -7,7 +7,7 @@ from typing import Any
 
 Line = dict[str, Any]
 
-_ONCE = ", which it asked for each of two tensors then, and asks once now"
+_EACH = "; where a row says so, it was asked of each of two tensors, in an earlier run"
 WAITS = """
 ## What leases wait for
 
@@ -15,7 +15,7 @@ WAITS = """
 passes are replayed where they are captured, all leases in a service, and the calls in which the thread of the device
 waits for the GPU by torch's own count. The end of each lease, when it waits once, is not among them. In the first row
 each lease asks for a value, which must be seen. No step waits: `finite.py` is the question at the end of a lease
-whether all its numbers are finite{once}. In an encode diffusers and transformers wait for themselves.
+whether all its numbers are finite{each}. In an encode diffusers and transformers wait for themselves.
 
 | family | numerics | captured | leases | waits | where |
 |---|---|---|---|--:|---|
@@ -41,7 +41,7 @@ def checks(lines: Sequence[Line]) -> str:
     sections = ""
     if waits:
         sides = " and ".join(map(str, waits[0]["sides"]))
-        sections += WAITS.format(sides=sides, once=_ONCE, rows="\n".join(map(_waits, waits)))
+        sections += WAITS.format(sides=sides, each=_EACH, rows="\n".join(map(_waits, waits)))
     if full:
         sections += FULL.format(rows="\n".join(map(_full, full)))
     return sections
@@ -56,6 +56,7 @@ def _waits(line: Line) -> str:
     places = "; ".join(f"{stage}: {', '.join(found)}" for stage, found in stages.items())
     captured = "yes" if line["captured"] else "no"
     numerics = line["numerics"] + (", asking" if line["case"] == "asking" else "")
+    numerics += f", {line['asks']}" if "asks" in line else ""
     return _row(line["family"], numerics, captured, leases, line["num_waits"], places)
 
 

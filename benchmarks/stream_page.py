@@ -75,7 +75,8 @@ need about as long for them, since their steps and their decode are bound by the
 
 The soak shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
 (`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1, a
-card that others fill (`full_card --how fill`), and waits counted anew since a lease asks once.
+card that others fill (`full_card --how fill`), and captured passes counted since a lease asks once, but for the first
+row of waits.
 """
 SOAK = """
 ## Soak

@@ -9,7 +9,6 @@
     │       └── UnknownRank     ... the rank that it names is none of this world
     ├── Refused             a right request that is not taken now: overload, draining (may have retry_after_s)
     ├── Conflict            what the state of the service does not allow now, such as two restarts at once
-    ├── NotMigratable       the adapter's state cannot leave its lane
     ├── TaskFailed          the work on an accepted request failed (has stage and step)
     │   ├── NonFinite       NaN or Inf in latents or pixels
     │   ├── OutOfMemory     the device has no memory for the task
@@ -72,10 +71,6 @@ class Refused(EpeError):
 
 class Conflict(EpeError):
     """What was asked for does not fit the state in which the service is now."""
-
-
-class NotMigratable(EpeError):
-    """The adapter's state cannot leave its lane; such a stage may only use `static_cp`."""
 
 
 class TaskFailed(EpeError):

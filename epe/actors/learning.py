@@ -56,7 +56,7 @@ class Learning:
             self.costs.memory.enter(key, limit_bytes + 1)
 
     def finished(self, workload: Workload, seconds: float) -> None:
-        """A file was made."""
+        """A file was made, so long after its picture was decoded."""
         self._took(cost_key(workload, Stage.FINISH, 1), seconds)
 
     def _took(self, key: CostKey, seconds: float, *, is_cold: bool = False) -> None:

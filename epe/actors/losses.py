@@ -44,7 +44,7 @@ class Losses:
 
     def _break_lanes(self, rank: int, loss: Loss) -> None:
         if loss.lease is not None:
-            self.trajectories[loss.lease.request.id].lost_leases.add(loss.lease.seq)
+            self.trajectories[loss.lease.request.id].lost_under(loss.lease)
         for other, abandon in loss.abandoned:
             self.planner.ref(self.directory.worker(other)).tell(abandon)
         for trajectory in self.trajectories.values():

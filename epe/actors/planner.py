@@ -35,6 +35,7 @@ from epe.messages import (
     Inspect,
     LaneAtWork,
     LayoutChanged,
+    Lease,
     LeaseDone,
     LeaseFailed,
     Operate,
@@ -205,20 +206,25 @@ class Planner(Actor):
             return
         while (rank := self.upkeep.settle()) is not None:
             self._restart(rank)
-        for lease in self.leasing.next_leases(now_s=self.now_s):
-            log.debug(
-                "lease.sent",
-                seq=lease.seq,
-                request=lease.request.id,
-                stage=lease.stage,
-                ranks=lease.lane.ranks,
-                num_steps=lease.num_steps,
-            )
-            for rank in lease.lane.ranks:
-                self.ref(self.directory.worker(rank)).tell(lease)
+        # A lease that is to end within the look-ahead leaves its ranks open, and no alarm will ring for them.
+        while leases := list(self.leasing.next_leases(now_s=self.now_s)):
+            for lease in leases:
+                self._send(lease)
         self._set_alarm()
         self._set_look()
         self._note_lanes()
+
+    def _send(self, lease: Lease) -> None:
+        log.debug(
+            "lease.sent",
+            seq=lease.seq,
+            request=lease.request.id,
+            stage=lease.stage,
+            ranks=lease.lane.ranks,
+            num_steps=lease.num_steps,
+        )
+        for rank in lease.lane.ranks:
+            self.ref(self.directory.worker(rank)).tell(lease)
 
     def _set_alarm(self) -> None:
         """Wake up when the next rank is about to be free, if nothing happens before."""
@@ -254,7 +260,9 @@ class Planner(Actor):
         if trajectory is not None:
             trajectory.accounting.made_file(message.seconds)
             if message.failure is None:
-                self.leasing.learning.finished(trajectory.workload, message.seconds)
+                # With the way of the pixels, unless the report of their decode comes only now.
+                seconds = message.seconds if trajectory.leases else self.now_s - trajectory.served_s
+                self.leasing.learning.finished(trajectory.workload, seconds)
             trajectory.encoded = message
             self.trajectories.touch(trajectory)
             self.endings.end_if_done(trajectory)

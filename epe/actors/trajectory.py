@@ -278,6 +278,11 @@ class Trajectory:
         self.lost_checkpoint = message.step is None
         return True
 
+    def lost_under(self, lease: Lease) -> None:
+        """A rank is lost that had this lease before it: under it, if it had begun and did not wait for another."""
+        if not self.is_broken and self.leases and self.leases[0].lease is lease:
+            self.lost_leases.add(lease.seq)
+
     def lose(self, rank: int) -> None:
         """A rank is gone with what it held; pixels that had not come from it have to be made again."""
         self._renew()

@@ -28,6 +28,9 @@ from epe.launch.gpus import check_enough
 if TYPE_CHECKING:
     from epe.runtime.bench import Row
 
+# `--costs` without a file: where a service of the stage reads them.
+KEPT = object()
+
 
 def run(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
@@ -37,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     _check_counts(args, stage)
     _check_world(args, stage, place)
     if place.rank == 0:
-        _check_outputs(args)
+        _check_outputs(args, stage)
     check_enough(stage, os.environ)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
@@ -52,14 +55,17 @@ def run(argv: Sequence[str]) -> int:
     )
     seat = seat_of(meeting_of(place, gpu=stage.gpu, env=os.environ), command="bench")
     rows: list[Row] = []
+    costs = None
     for row in bench(stage, options, seat=seat):
         rows.append(row)
         if place.rank == 0:
             lines = [_cells(row)] if rows[1:] else [_HEAD, _cells(row)]
             print(*map(_line, lines), sep="\n", flush=True)
-            _keep(args, stage, rows, world_size=place.world_size)
+            costs = _keep(args, stage, rows, world_size=place.world_size)
     if place.rank == 0:
         _draw(args, stage, rows)
+        if args.costs is KEPT:
+            print(f"a service of this stage starts with {costs}")
     return 0
 
 
@@ -73,13 +79,27 @@ def _check_world(args: Namespace, stage: Stage, place: Placement) -> None:
         raise BadSetting(
             f"{stage.num_planes} planes need as many processes; start this with torchrun", path=TENSOR_DEGREE
         )
-    if args.costs is not None and place.world_size != stage.world_size:
+    if args.costs is not None:
+        _check_costs(args, stage, place)
+    if args.against is not None and place.world_size > 1:
+        raise BadSetting("diffusers draws on one rank; start one process", path="--against")
+
+
+def _check_costs(args: Namespace, stage: Stage, place: Placement) -> None:
+    if place.world_size != stage.world_size:
         raise BadSetting(
             f"costs of one rank fit no service of {stage.world_size}; start as many processes, with torchrun",
             path="--costs",
         )
-    if args.against is not None and place.world_size > 1:
-        raise BadSetting("diffusers draws on one rank; start one process", path="--against")
+    if args.costs is KEPT and args.stage_config is None:
+        raise BadSetting(
+            "the demo's service has as many ranks as suit the machine; name a stage file, or a file for the costs",
+            path="--costs",
+        )
+    if args.costs is KEPT and stage.parallelism.scheduler.cost_file == "none":
+        raise BadSetting(
+            "cost_file is none, so no service of this stage reads costs; name a file", path="--costs"
+        )
 
 
 def _check_counts(args: Namespace, stage: Stage) -> None:
@@ -93,9 +113,11 @@ def _check_counts(args: Namespace, stage: Stage) -> None:
         )
 
 
-def _check_outputs(args: Namespace) -> None:
+def _check_outputs(args: Namespace, stage: Stage) -> None:
     """Before the work, not after it."""
-    files = {flag: file for flag, file in _outputs(args).items() if file is not None}
+    costs = _costs_file(args, stage, fingerprint="")  # Of any other it is in the same folder.
+    named = {"--json": args.json, "--costs": costs, "--plot": args.plot}
+    files = {flag: file for flag, file in named.items() if file is not None}
     for flag, file in files.items():
         check_writable(Path(file), path=flag)
         if same := [other for other in files if other != flag and Path(files[other]) == Path(file)]:
@@ -104,19 +126,28 @@ def _check_outputs(args: Namespace) -> None:
         check_plot(args.plot, path="--plot")
 
 
-def _outputs(args: Namespace) -> dict[str, str | None]:
-    return {"--json": args.json, "--costs": args.costs, "--plot": args.plot}
+def _costs_file(args: Namespace, stage: Stage, *, fingerprint: str) -> Path | None:
+    from epe.runtime.cost_file import CostFile
+
+    if args.costs is not KEPT:
+        return None if args.costs is None else Path(args.costs)
+    try:
+        return CostFile(stage.parallelism.scheduler.cost_file, name=stage.factory).path(fingerprint)
+    except OSError as error:
+        raise BadSetting(str(error), path="--costs") from error
 
 
-def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> None:
-    """What is measured so far: a run that is cut keeps it."""
+def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> Path | None:
+    """What is measured so far: a run that is cut keeps it. The file of the costs."""
     from epe.runtime.bench import costs_of
 
     costs = costs_of(stage, rows, world_size=world_size)
-    for flag, file, value in (("--json", args.json, rows), ("--costs", args.costs, costs)):
+    costs_file = _costs_file(args, stage, fingerprint=costs.fingerprint)
+    for flag, file, value in (("--json", args.json, rows), ("--costs", costs_file, costs)):
         if file is not None:
             with writing(file, path=flag):
                 write_whole(file, msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+    return costs_file
 
 
 def _draw(args: Namespace, stage: Stage, rows: Sequence[Row]) -> None:
@@ -156,7 +187,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--costs",
         metavar="FILE",
-        help="write a cost file there, for cost_file of a stage of as many ranks or epe simulate",
+        nargs="?",
+        const=KEPT,
+        help="write a cost file there, for cost_file of a stage of as many ranks or epe simulate; without FILE where a "
+        "service of this stage reads it",
     )
     return parser
 

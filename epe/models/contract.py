@@ -54,7 +54,7 @@ class Adapter(Protocol):
         ranks of its lane decode together, and all but the first get None."""
 
     def export_state(self, state: State) -> tuple[StateHeader, tuple[torch.Tensor, ...]]:
-        """The state as named tensors in host memory. Raises `NotMigratable` where it cannot leave."""
+        """The state as named tensors in host memory: what goes to other ranks, and what the leader keeps."""
 
     def import_state(self, request: Request, header: StateHeader, tensors: tuple[torch.Tensor, ...]) -> State:
         """The state on this rank's device, with the bits that were exported."""

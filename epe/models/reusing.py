@@ -110,22 +110,32 @@ def _strategy(state: State) -> ActiveStrategy | None:
 def _computes(state: State, change: float, exchange: Exchange) -> bool:
     """Static strategies have said it when the request was taken. TeaCache's lane does what its head finds."""
     reuse = state.request.reuse
-    if reuse is None or reuse.computes(state.step):
+    if reuse is None or _is_due(reuse, state):
         return True
     if reuse.is_static:
         return False
     assert isinstance(reuse.strategy, TeaCache)
     assert reuse.strategy.threshold is not None
-    num_skipped = state.scalars.get(_NUM_SKIPPED, 0)
-    found = change >= reuse.strategy.threshold or num_skipped >= reuse.strategy.max_skip_steps
+    found = change >= reuse.strategy.threshold
+    if exchange.width == 1:
+        return found  # On the device it would have to be waited for, which the number was already.
     finding = torch.tensor([found], device=state.tensors[LATENTS].device)
     return bool(exchange.broadcast(finding.to(torch.uint8), source=0).item())
 
 
+def _is_due(reuse: Reuse, state: State) -> bool:
+    """Whether a step is computed whatever has changed, as every rank knows without a word."""
+    if reuse.computes(state.step):
+        return True
+    num_skipped = state.scalars.get(_NUM_SKIPPED, 0)
+    return isinstance(reuse.strategy, TeaCache) and num_skipped >= reuse.strategy.max_skip_steps
+
+
 def _change(state: State) -> float:
-    """By how much the velocity is expected to have changed since it was last computed; 0 but for TeaCache."""
+    """By how much the velocity is expected to have changed since it was last computed; 0 but for TeaCache, and where
+    that decides nothing, since to ask the device for it is to wait for all earlier work."""
     reuse = state.request.reuse
-    if reuse is None or reuse.is_static or _LAST_LATENTS not in state.tensors:
+    if reuse is None or reuse.is_static or _is_due(reuse, state):
         return 0.0
     assert isinstance(reuse.strategy, TeaCache)
     return state.scalars[_CHANGE] + polynomial(reuse.strategy.coefficients or (), change_of_latents(state))

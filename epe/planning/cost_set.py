@@ -31,7 +31,8 @@ class TaskCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured seconds of one task (for denoising, of one step) on a lane of `width` ranks.
 
     `seconds` is the median, `p90_s` what nine of ten take at most; `peak_bytes` is the most memory that a rank had
-    in use meanwhile, its model included. `finish` is the making of the file, off the ranks.
+    in use meanwhile, its model included. `finish` is the way of the pixels to the leader and the making
+    of the file, off the ranks.
     """
 
     stage: Literal["encode", "denoise", "decode", "finish"]

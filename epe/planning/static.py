@@ -49,8 +49,10 @@ class StaticDp:
         # One whose rank is lost finds another.
         homes = {t.request_id: t.lane[0] for t in view.trajectories if here.issuperset(t.lane) and t.lane}
         owned = set(homes.values())
-        free = [rank.rank for rank in view.ranks if rank.num_leases == 0 and rank.rank not in owned]
         open_ranks, plan = set(view.open_ranks), []
+        # Idle ones first, then those that are about to be free.
+        unowned = (rank for rank in view.ranks if rank.rank in open_ranks - owned)
+        free = [rank.rank for rank in sorted(unowned, key=lambda rank: (rank.num_leases, rank.free_s))]
         for trajectory in by_arrival(view):
             home = homes.get(trajectory.request_id)
             if trajectory.num_leases >= MAX_LEASES or (home is None and not free):

@@ -86,20 +86,23 @@ class Rank:
             ),
         )
 
-    async def load(self, stage: Stage, *, fits_palette: bool = False) -> bool:
+    async def load(
+        self, stage: Stage, *, fits_palette: bool = False, loaded: Callable[[], None] = lambda: None
+    ) -> bool:
         """Load the model, build the lanes that are known, and report to the planner; False if the rank is stopped
-        before that is done. With `fits_palette` it also finds out what the latents look like."""
+        before that is done. With `fits_palette` it also finds out what the latents look like. `loaded` is called when
+        all is there, before anybody hears of it."""
         begin_s = time.perf_counter()
         target = pick_device(stage.device, index=self.seat.device_index)
         # Before they are loaded: what is put there meanwhile is another set.
         folder = model_folder(stage.factory_args.model_path)
         weights = await asyncio.to_thread(weights_digest, folder)
-        loaded = await self._unless_stopped(
+        equipment = await self._unless_stopped(
             partial(load, self.seat, target=target, stage=stage, fits_palette=fits_palette)
         )
-        if loaded is None:
+        if equipment is None:
             return False
-        self._lanes, graphs = loaded.lanes, loaded.graphs
+        self._lanes, graphs = equipment.lanes, equipment.graphs
         limit_bytes = memory_limit_bytes(stage)
         meter = meter_for(target, limit_bytes=limit_bytes)
         budget_bytes = 0 if graphs is None else graphs.budget_bytes
@@ -107,7 +110,7 @@ class Rank:
         resident_bytes = meter.resident_bytes()
         check_room(memory_bytes, resident_bytes=resident_bytes, graph_bytes=budget_bytes)
         self._device = ThreadDevice(
-            loaded.adapter,
+            equipment.adapter,
             self._lanes,
             rank=self.seat.rank,
             device=target,
@@ -125,10 +128,11 @@ class Rank:
             weights=weights,
             memory_bytes=memory_bytes,
             resident_bytes=resident_bytes,
-            unlike_widths=loaded.unlike_widths,
-            attention=await asyncio.to_thread(_attention_of, loaded.adapter, target, stage),
+            unlike_widths=equipment.unlike_widths,
+            attention=await asyncio.to_thread(_attention_of, equipment.adapter, target, stage),
         )
-        self._worker.tell(Loaded(self._device, ready, loaded.palette))
+        loaded()
+        self._worker.tell(Loaded(self._device, ready, equipment.palette))
         return True
 
     async def _unless_stopped(self, work: Callable[[], Equipment]) -> Equipment | None:

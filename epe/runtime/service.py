@@ -15,6 +15,7 @@ from epe.config.stage import Stage
 from epe.errors import EpeError, StartFailed
 from epe.jobs.jobs import Jobs
 from epe.messages import Status, Stop
+from epe.runtime.garbage import settle_garbage
 from epe.runtime.kept import Kept
 from epe.runtime.leader import WRITE_WITHIN_S, Leader
 from epe.runtime.rank import Rank, Seat
@@ -189,7 +190,7 @@ async def run_rank(
         rank = Rank(system, seat=seat, directory=directory)
         link.failure.add_done_callback(lambda failure: rank.fail(failure.result()))
         joined()
-        await rank.load(stage, fits_palette=seat.rank == 0)
+        await rank.load(stage, fits_palette=seat.rank == 0, loaded=settle_garbage)
         beating = asyncio.create_task(keep_beating(beat))
         ending = await rank.stopped_by
         beating.cancel()

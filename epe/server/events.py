@@ -172,8 +172,9 @@ EVENTS = web.AppKey("events", Events)
 async def get_events(http: web.Request) -> web.StreamResponse:
     """Events until the reader leaves, or the service ends."""
     events = http.app[EVENTS]
-    reader = events.begin()
+    # Before it is a reader: where it has left already this fails, and nobody would forget it.
     stream = await open_stream(http)
+    reader = events.begin()
     try:
         while (chunk := await reader.next()) is not None:
             if not await send_pieces(http, stream, [chunk]):

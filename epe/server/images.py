@@ -26,8 +26,9 @@ async def create_images(http: web.Request) -> web.StreamResponse:
     request_id, warnings = new_id(http), warnings_of(body, service)
     resolve = partial(to_requests, body, service, request_id=request_id, key_name=client.name)
     requests = await resolved(body, service, resolve)
-    service.spans.follow(requests, http.get(TRACE_PARENT))
     key = key_of(http)
+    if key is None:
+        service.spans.follow(requests, http.get(TRACE_PARENT))
     if body.stream:
         _refuse_key(key)
         with service.clients.at_work(client, requests):

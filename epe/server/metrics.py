@@ -17,6 +17,7 @@ from epe.messages import (
     CacheAccount,
     Departed,
     Event,
+    FailureKind,
     LayoutChanged,
     Progress,
     Request,
@@ -60,7 +61,9 @@ class Metrics:
         self._refused = count("epe_requests_refused", "Requests that were turned away.", "reason")
         self._ended = count("epe_requests_ended", "Requests that have ended.", "outcome")
         self._num_steps = count("epe_denoise_steps", "Denoising steps that were drawn.", "width")
-        self._deadlines = count("epe_deadlines", "Deadlines of finished requests.", "priority", "outcome")
+        self._deadlines = count(
+            "epe_deadlines", "Deadlines of requests that finished or expired.", "priority", "outcome"
+        )
         self._migrations = count("epe_migrations", "Leases before which a state had to move.")
         self._recoveries = count("epe_recoveries", "Times that a request went on after a lost lane.")
         self._cached = count(
@@ -141,15 +144,15 @@ class Metrics:
         self._recoveries.inc(account.num_recoveries)
         if account.cache is not None:
             self._reused(account.cache)
+        if request.deadline_s is not None and (failure is None or failure.kind is FailureKind.EXPIRED):
+            is_met = failure is None and account.total_s <= request.deadline_s
+            self._deadlines.labels(_class_of(request), "met" if is_met else "missed").inc()
         if failure is not None:
             return
         self._queue_s.observe(account.queue_s)
         self._request_s.observe(account.total_s)
         for stage in Stage:
             self._stage_s.labels(stage).observe(getattr(account, f"{stage}_s"))
-        if request.deadline_s is not None:
-            outcome = "met" if account.total_s <= request.deadline_s else "missed"
-            self._deadlines.labels(_class_of(request), outcome).inc()
         if account.total_s > 0:
             error = abs(account.total_s - departed.accepted.predicted_s) / account.total_s
             self._error.labels(departed.accepted.predicted_from).observe(error)

@@ -212,9 +212,12 @@ class Simulation:
         return None
 
     def _set_alarm(self, view: View, *, leased: bool) -> None:
-        """Ask again when the next rank is about to be free (after the plan's leases, if it made any), or when the
-        policy wants to be asked."""
+        """Ask again as soon as the plan's leases are sent, if ranks are open still; else when the next rank is about to
+        be free, or when the policy wants to be asked."""
         ranks = self.books.view(now_s=self.now_s, trajectories=()) if leased else view
+        if leased and ranks.open_ranks:
+            self.alarm_s = self.planner_free_s
+            return
         opening_s = ranks.next_opening_s
         self.alarm_s = math.inf if opening_s is None else opening_s + ALARM_LATE_S
         wake_s = self._wake_s(view)

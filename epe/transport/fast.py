@@ -29,7 +29,11 @@ class LaneMemory(Protocol):
 
     def close(self) -> None:
         """Let go whoever waits in it, now and later. May be called from any thread, and twice; returns at once. The
-        memory is there for as long as anybody holds this, so that what is just being launched finds it."""
+        memory is there until it is freed, so that what is just being launched finds it."""
+
+    def free(self) -> None:
+        """Give the memory back, when it is closed. By the thread that launches on it and captures, between two of
+        these, whoever may still hold this."""
 
 
 class FastWires:
@@ -39,18 +43,18 @@ class FastWires:
         self, memory: LaneMemory, launch: Launch, *, position: int, table: torch.Tensor | None = None
     ) -> None:
         self.table = memory.table if table is None else table
-        self._memory = memory
+        self.memory = memory
         self._launch = launch
         self._position = position
 
     @property
     def closed(self) -> bool:
-        return self._memory.closed
+        return self.memory.closed
 
     @property
     def num_bytes(self) -> int:
         """Of the device's memory, which this rank holds for the others of its lane."""
-        return 0 if self.closed else self._memory.layout.num_bytes
+        return 0 if self.closed else self.memory.layout.num_bytes
 
     def start(self, outgoing: Bytes, incoming: Bytes) -> Callable[[], None]:
         """Each rank sends to one at a time and receives from one, all in the same order."""
@@ -60,15 +64,15 @@ class FastWires:
             target, origin = (self._position + offset) % width, (self._position - offset) % width
             sent, received = outgoing.get(target, nothing), incoming.get(origin, nothing)
             if sent.numel() or received.numel():
-                self._launch(self._memory.layout, self.table, target, origin, sent, received)
+                self._launch(self.memory.layout, self.table, target, origin, sent, received)
         return _nothing
 
     def reading(self, table: torch.Tensor, *, position: int) -> FastWires:
         """The same memory, whose positions are those of another table."""
-        return FastWires(self._memory, self._launch, position=position, table=table)
+        return FastWires(self.memory, self._launch, position=position, table=table)
 
     def close(self) -> None:
-        self._memory.close()
+        self.memory.close()
 
 
 class FastExchange(GroupExchange):

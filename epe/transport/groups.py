@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ from epe.telemetry.log import get_logger
 from epe.transport import symmetric
 from epe.transport.agent import reason_of
 from epe.transport.exchange import Exchange, GroupExchange, SoloExchange, Wires
-from epe.transport.fast import FastExchange, FastWires
+from epe.transport.fast import FastExchange, FastWires, LaneMemory
 from epe.transport.store import interface_of
 from epe.transport.wires import GlooWires, NcclWires, check_seam, loopback_device
 
@@ -88,8 +89,8 @@ class Groups:
         self._last_seq: dict[tuple[int, ...], int] = {}
         self._prebuilt: set[tuple[int, ...]] = set()
         self._next_incarnation: dict[tuple[int, ...], int] = {}
-        # Closed, and let go on the device thread: what a lane has on a GPU must outlive what is just being launched.
-        self._ended: list[GroupExchange] = []
+        # Of closed lanes, and freed on the device thread: it must outlive what is just being launched.
+        self._ended: list[LaneMemory] = []
         self._closed = False
 
     @property
@@ -109,7 +110,8 @@ class Groups:
         Every member calls this with the same lane and `seq`, so all know when the lane was last used and
         forget it at the same lease. Raises `Gone` for an incarnation that has been dropped.
         """
-        self._ended.clear()
+        while self._ended:
+            self._ended.pop().free()
         if lane.width == 1:
             return SoloExchange()
         if self._closed:
@@ -164,6 +166,11 @@ class Groups:
                 f"on rank {self._rank}: {reason_of(error)}"
             ) from error.with_traceback(None)
         self._held[lane.ranks] = exchange
+        try:
+            self._check_wanted(lane)  # Who dropped it just before did not find it.
+        except Gone:
+            self._close(lane.ranks)
+            raise
         return exchange
 
     def _build(self, lane: Lane, name: str) -> GroupExchange:
@@ -197,7 +204,14 @@ class Groups:
 
         def connect() -> Wires:
             if is_fast:
-                found = symmetric.connect(PrefixStore("fast", store), position, lane.width, device=device)
+                found = symmetric.connect(
+                    PrefixStore("fast", store),
+                    position,
+                    lane.width,
+                    device=device,
+                    check_wanted=partial(self._check_wanted, lane),
+                    end=self._ended.append,
+                )
                 if isinstance(found, FastWires):
                     log.info("lane.shares_memory", ranks=lane.ranks, bytes=found.num_bytes)
                     return found
@@ -218,7 +232,7 @@ class Groups:
             while not wait([connected], timeout=_POLL_S).done:
                 self._check_wanted(lane)
         except Gone:
-            connected.add_done_callback(_close_wires)
+            connected.add_done_callback(self._end_unwanted)
             raise
         thread.join()
         return connected.result()
@@ -234,7 +248,17 @@ class Groups:
         held = self._held.pop(ranks, None)
         if held is not None:
             held.close()
-            self._ended.append(held)
+            if isinstance(held, FastExchange):
+                self._ended.append(held.wires.memory)
+
+    def _end_unwanted(self, connected: Future[Wires]) -> None:
+        """Of a lane that was given up meanwhile."""
+        if connected.exception() is not None:
+            return
+        wires = connected.result()
+        wires.close()
+        if isinstance(wires, FastWires):
+            self._ended.append(wires.memory)
 
 
 def _settle(future: Future[Wires], connect: Callable[[], Wires]) -> None:
@@ -242,9 +266,3 @@ def _settle(future: Future[Wires], connect: Callable[[], Wires]) -> None:
         future.set_result(connect())
     except BaseException as error:
         future.set_exception(error)
-
-
-def _close_wires(connected: Future[Wires]) -> None:
-    """Of a lane that nobody wants any more."""
-    if connected.exception() is None:
-        connected.result().close()

@@ -10,6 +10,8 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.distributed import PrefixStore, ProcessGroup, Store
 from torch.distributed import _symmetric_memory as symmetric_memory
 
 from epe.transport.agent import reason_of
-from epe.transport.fast import FastWires
+from epe.transport.fast import FastWires, LaneMemory
 from epe.transport.ring import Layout
 from epe.transport.wires import within
 
@@ -36,27 +38,34 @@ RELEASE_LIMIT_S = 60.0
 _POLL_S = 0.001
 
 
-def connect(store: Store, position: int, width: int, *, device: torch.device) -> FastWires | str:
+def connect(
+    store: Store,
+    position: int,
+    width: int,
+    *,
+    device: torch.device,
+    check_wanted: Callable[[], None],
+    end: Callable[[LaneMemory], None],
+) -> FastWires | str:
     """The wires of a lane, whose ranks all call this; or why it has none, which is the same on all of them. Raises
-    `RuntimeError` where one of them does not answer."""
+    `RuntimeError` where one of them does not answer. `check_wanted` raises once the lane was given up, which other work
+    of this process does not wait for. Memory that nobody will use is closed, and `end` has it to be freed."""
     members = Members(store, position, width)
     if problem := _of_hosts(members):
         return problem
     if problem := members.first_problem("gpu", _of_gpu(device)):
         return problem
     number = max(map(int, members.told("number", str(_mapping.number))))
-    wires: FastWires | None = None
-    try:
-        wires = FastWires(SymmetricMemory(members, device=device, number=number), _launch, position=position)
-        problem = _of_trial(wires, members)
-    except Exception as error:  # Of torch, the driver, or Triton, whose errors have no common kind.
-        problem = f"memory cannot be shared: {reason_of(error)}"
-    if problem := members.first_problem("trial", problem):
-        if wires is not None:
-            wires.close()
-        return problem
-    assert wires is not None
-    return wires
+    with ExitStack() as failing:
+        memory = SymmetricMemory(width, device=device)
+        failing.callback(end, memory)
+        failing.callback(memory.close)
+        if problem := members.first_problem(
+            "trial", _of_memory(memory, members, number=number, check_wanted=check_wanted)
+        ):
+            return problem
+        failing.pop_all()
+    return FastWires(memory, _launch, position=position)
 
 
 class Members:
@@ -77,32 +86,40 @@ class Members:
 
 
 class SymmetricMemory:
-    """A `LaneMemory`, once all `members` have come to the same `number` of mappings."""
+    """A `LaneMemory`, once it is mapped."""
 
-    def __init__(self, members: Members, *, device: torch.device, number: int) -> None:
-        self.layout = Layout(width=members.width, num_blocks=NUM_BLOCKS, slot_bytes=SLOT_BYTES)
-        self._device = device
-        with torch.cuda.device(device):
-            memory = torch_memory(self.layout.num_bytes, device)
-            memory.zero_()
-            torch.cuda.synchronize(device)
-            mapped = _mapping.mapped(memory, members, number=number)
-            # In host memory, where setting it waits for nothing that the device does.
-            self._stop = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-            rows = self.layout.table(members.position, mapped.buffer_ptrs, stop=self._stop.data_ptr())
-            self.table = torch.tensor(rows, dtype=torch.int64, device=device)
-        self._held = memory, mapped
+    table: torch.Tensor
+
+    def __init__(self, width: int, *, device: torch.device) -> None:
+        self.layout = Layout(width=width, num_blocks=NUM_BLOCKS, slot_bytes=SLOT_BYTES)
         self.closed = False
+        self._device = device
+        # What torch gives, which nobody else may hold: it goes when this is emptied, on the thread that does so.
+        self._mapped: list[Any] = []
+        self._stop = _word_on_host()
+
+    def map(self, members: Members, *, number: int, check_wanted: Callable[[], None]) -> None:
+        """With all `members`, once they have come to the same `number` of mappings. Raises `RuntimeError`."""
+        with torch.cuda.device(self._device):
+            self._mapped.append(torch_memory(self.layout.num_bytes, self._device))
+            self._mapped[0].zero_()
+            # Not the device, on which another thread may be capturing if the lane was given up.
+            torch.cuda.current_stream(self._device).synchronize()
+            handle = _mapping.mapped(self._mapped[0], members, number=number, check_wanted=check_wanted)
+            self._mapped.append(handle)
+            rows = self.layout.table(members.position, handle.buffer_ptrs, stop=self._stop.data_ptr())
+            self.table = torch.tensor(rows, dtype=torch.int64, device=self._device)
 
     def close(self) -> None:
         self.closed = True
         self._stop.fill_(1)
 
-    def __del__(self) -> None:
-        """Nobody can launch anything on it any more; what was launched may still be at it, with a step behind."""
-        if getattr(self, "closed", False):
-            wait = partial(torch.cuda.synchronize, self._device)
-            within(RELEASE_LIMIT_S, wait, else_say="the GPU did not end what a closed lane had begun")
+    def free(self) -> None:
+        """What was launched may still be at it, with a step behind. torch waits for that without a limit; and where a
+        thread captures meanwhile, it ends the process."""
+        wait = partial(torch.cuda.synchronize, self._device)
+        within(RELEASE_LIMIT_S, wait, else_say="the GPU did not end what a closed lane had begun")
+        self._mapped.clear()
 
 
 class _Mapping:
@@ -122,12 +139,16 @@ class _Mapping:
         # By a lane that was given up meanwhile: torch waits for its members without a limit.
         return "the memory of an earlier lane is still being mapped" if self._lock.locked() else ""
 
-    def mapped(self, memory: torch.Tensor, members: Members, *, number: int) -> Any:
-        """The handle of `memory` and its like of all members. Raises `RuntimeError`."""
+    def mapped(
+        self, memory: torch.Tensor, members: Members, *, number: int, check_wanted: Callable[[], None]
+    ) -> Any:
+        """The handle of `memory` and its like of all members. Raises `RuntimeError`, and what `check_wanted` does."""
         with self._lock:
+            # A lane that was given up must not take a number that one after it has told its members by now.
+            check_wanted()
             while self.number < number:
                 store = PrefixStore(f"alone/{members.position}/{self.number}", members.store)
-                self._map(torch_memory(1, memory.device), Members(store, 0, 1))
+                self._map(memory, Members(store, 0, 1))
             return self._map(memory, members)
 
     def _map(self, memory: torch.Tensor, members: Members) -> Any:
@@ -152,6 +173,11 @@ def torch_memory(num_bytes: int, device: torch.device) -> torch.Tensor:
     """Memory that can be mapped. Not by torch's `empty`, which takes it from a pool: that keeps what was mapped, and
     ranks would have to take the same places in it."""
     return c10d._SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
+
+
+def _word_on_host() -> torch.Tensor:
+    """Setting it waits for nothing that the device does."""
+    return torch.zeros(1, dtype=torch.int32, pin_memory=True)
 
 
 def _of_hosts(members: Members) -> str:
@@ -182,7 +208,22 @@ def _launch(*args: Any) -> None:
     launch(*args)
 
 
-def _of_trial(wires: FastWires, members: Members) -> str:
+def _of_memory(
+    memory: SymmetricMemory, members: Members, *, number: int, check_wanted: Callable[[], None]
+) -> str:
+    """Whether it can be mapped, and bytes arrive in it."""
+    try:
+        memory.map(members, number=number, check_wanted=check_wanted)
+        wires = FastWires(memory, _launch, position=members.position)
+        problem = _of_trial(wires, members, check_wanted)
+    except Exception as error:  # Of torch, the driver, or Triton, whose errors have no common kind.
+        problem = f"memory cannot be shared: {reason_of(error)}"
+    if problem:
+        memory.close()  # Before the others are told: what waits in it keeps the GPU from all other work.
+    return problem
+
+
+def _of_trial(wires: FastWires, members: Members, check_wanted: Callable[[], None]) -> str:
     """Whether bytes of all kinds arrive: many and few, and such as words do not fit."""
     device, positions = wires.table.device, range(members.width)
     peers = [peer for peer in positions if peer != members.position]
@@ -195,6 +236,7 @@ def _of_trial(wires: FastWires, members: Members) -> str:
             done.record()
         end_s = time.monotonic() + TRIAL_LIMIT_S
         while not done.query():
+            check_wanted()
             if time.monotonic() > end_s:
                 return f"nothing arrives within {TRIAL_LIMIT_S:g} s"
             time.sleep(_POLL_S)

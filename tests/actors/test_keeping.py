@@ -12,6 +12,7 @@ from epe.messages import Stage, Transfer
 from epe.planning.calibration import Program
 from epe.planning.cost_set import CostSet
 from epe.simulator.virtual_time import run
+from epe.transport.link import Parcel
 from tests.actors.cluster import Cluster, lease_seconds, request
 
 PROGRAM = Program(family=family("zimage"), shapes=((256, 256, 1),), widths=(1, 2, 3, 4), world=4, num_steps=3)
@@ -201,6 +202,27 @@ def test_the_picture_must_be_decoded_early_enough_for_its_file():
         finish_s = trajectory.finish_s
         assert 0 < finish_s < 0.1
         assert trajectory.view.deadline_s == trajectory.arrival_s + 9.0 - finish_s
+        await handle.result()
+        await cluster.stop()
+
+    run(main())
+
+
+def test_the_making_of_a_file_is_counted_from_its_decode_on():
+    """The frames of a video are on their way to the leader for as long as their file takes there."""
+
+    def brought_out_late(decoded: Parcel) -> asyncio.Future[Parcel]:
+        coming: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.5, coming.set_result, decoded)
+        return coming
+
+    async def main() -> None:
+        cluster = Cluster(warmup=PROGRAM)
+        for device in cluster.devices:
+            device.bring_out = brought_out_late
+        desk = await cluster.start()
+        handle = await desk.submit(request("a", deadline_s=9.0))
+        assert 0.5 < cluster.planner.trajectories["a"].finish_s < 0.6
         await handle.result()
         await cluster.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -17,6 +18,7 @@ from epe.messages import Lease, Request, Stage
 from epe.planning.calibration import Program
 from epe.planning.costs import CostKey, Workload
 from epe.planning.elastic import Elastic, ElasticSettings
+from epe.planning.static import StaticDp
 from epe.planning.view import MAX_LEASES, Assignment, View
 from epe.planning.work import cost_key
 from epe.simulator.virtual_time import run
@@ -55,6 +57,23 @@ def test_a_burst_of_arrivals_is_planned_once_and_not_once_for_each():
         assert policy.num_plans <= 1 + 64 // MAX_BEHIND
         for handle in handles:
             assert (await handle.result()).data == b"png"
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_rank_whose_tasks_are_short_does_not_idle_until_the_planner_has_heard_of_each():
+    async def main() -> None:
+        policy = StaticDp(pulse_s=0.0, pulse_steps=1)
+        cluster = Cluster(world_size=1, policy=policy, jitter=0.0)
+        await cluster.start()
+        await cluster.draw(request("first", size=128, steps=4))  # From it the planner knows what tasks take.
+        cluster.world.visits.clear()
+        await cluster.draw(request("second", size=128, steps=4))
+        visits = cluster.world.visits
+        assert [lease.stage for _, _, lease in visits] == [Stage.ENCODE, *4 * [Stage.DENOISE], Stage.DECODE]
+        for (_, ended_s, _), (begun_s, _, _) in pairwise(visits):
+            assert begun_s == pytest.approx(ended_s, abs=1e-6)
         await cluster.stop()
 
     run(main())

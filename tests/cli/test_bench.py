@@ -17,7 +17,9 @@ from epe.cli.meeting import meeting_of
 from epe.config.load import build_stage
 from epe.config.request import resolve_request
 from epe.launch.environment import Placement
+from epe.runtime.cost_file import CostFile
 from epe.runtime.rival import Rival
+from epe.simulator.costs import read_cost_set
 
 
 @pytest.fixture
@@ -70,6 +72,37 @@ async def test_a_service_takes_the_costs_for_its_own_and_measures_nothing(
     settings["parallelism"]["scheduler"]["cost_file"] = str(costs)
     async with EmbeddedDiffusionRuntime.from_stage(settings, warm_up=True) as runtime:
         assert (await runtime.status()).costs.origin == "kept"
+
+
+@pytest.mark.parametrize("cost_file", ["auto", "costs.json"])
+def test_costs_without_a_file_are_where_a_service_of_the_stage_reads_them(
+    settings: dict[str, Any],
+    tmp_path: Path,
+    cost_file: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They had to be moved by hand, or named in the stage file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    settings["parallelism"]["scheduler"]["cost_file"] = cost_file
+    (file := tmp_path / "stage.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["bench", "--stage-config", str(file), "--rounds", "1", "--steps", "1", "--costs"]) == 0
+    written = Path(
+        capsys.readouterr().out.splitlines()[-1].removeprefix("a service of this stage starts with ")
+    )
+    assert CostFile(cost_file, name="zimage").read(read_cost_set(str(written)).fingerprint) is not None
+
+
+def test_costs_without_a_file_are_refused_where_no_service_reads_them(
+    settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings["parallelism"]["scheduler"]["cost_file"] = "none"
+    (file := tmp_path / "stage.yaml").write_text(yaml.safe_dump(settings))
+    assert run(["bench", "--stage-config", str(file), "--costs"]) == 2
+    assert "--costs: cost_file is none, so no service of this stage reads costs" in capsys.readouterr().err
+    assert run(["bench", "--costs"]) == 2
+    assert "--costs: the demo's service has as many ranks as suit the machine" in capsys.readouterr().err
 
 
 def test_diffusers_compiled_has_the_weights_of_diffusers_as_it_is(settings: dict[str, Any]) -> None:

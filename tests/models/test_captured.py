@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,33 @@ def test_requests_of_one_shape_that_take_turns_replay_the_same_graphs_with_their
     assert all(map(torch.equal, drawn, expected))
     assert graphs.statistics.num_replayed > graphs.statistics.num_eager
     assert graphs.statistics.num_refused == 0
+
+
+def test_a_step_that_is_replayed_does_not_go_through_the_modules_of_the_model(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To know the type of its weights: three quarters of what the host did for a step of the demo model."""
+    (adapter,), (graphs,) = capturing(checkpoint, 1)
+    state = adapter.encode(small(checkpoint))
+    for _ in range(3):
+        state = adapter.step(state, SoloExchange(), Split())
+    walks: list[str] = []
+    for name in ("named_modules", "named_parameters", "named_buffers"):
+        monkeypatch.setattr(torch.nn.Module, name, _noting(walks, name))
+    num_eager = graphs.statistics.num_eager
+    adapter.step(state, SoloExchange(), Split())
+    assert graphs.statistics.num_eager == num_eager
+    assert walks == []
+
+
+def _noting(walks: list[str], name: str) -> Callable[..., Any]:
+    real = getattr(torch.nn.Module, name)
+
+    def walk(*args: Any, **kwargs: Any) -> Any:
+        walks.append(name)
+        return real(*args, **kwargs)
+
+    return walk
 
 
 def with_other_words(request: Request) -> Request:

@@ -280,18 +280,21 @@ def test_teacache_skips_no_more_steps_in_a_row_than_it_may(ranks: Ranks, checkpo
         assert fewest_tea_steps(strategy, STEPS, always=(0, STEPS - 1)) == len(expected)
 
 
-@pytest.mark.parametrize("finding", [0, 1])
-def test_a_rank_does_what_the_head_of_its_lane_has_found(
-    ranks: Ranks, checkpoint: Path, finding: int
-) -> None:
+@pytest.mark.parametrize("own", [-1e9, 1e9], ids=["never", "always"])
+def test_a_rank_does_what_the_head_of_its_lane_has_found(ranks: Ranks, checkpoint: Path, own: float) -> None:
     """Ranks that decided alone would wait for each other for ever."""
+    adapters = ranks(2)
+    begun = adapters[0].encode(cached(checkpoint, TEA))
+    states = on_lane(2, partial(_drawn_at_odds, adapters, begun, own))
+    alone = solo(adapters[0], begun.request)
+    assert all(torch.equal(state.tensors["latents"], alone.tensors["latents"]) for state in states)
+    assert {num_computed(begun, state) for state in states} == {num_computed(begun, alone)}
 
-    class Follower(Solo):
-        def broadcast(self, tensor: torch.Tensor, *, source: int) -> torch.Tensor:
-            assert source == 0
-            return torch.full_like(tensor, finding)
 
-    (adapter,) = ranks(1)
-    state = begun = adapter.encode(cached(checkpoint, TEA))
-    state = advance(adapter, state, Follower(), Split(), num_steps=STEPS)
-    assert num_computed(begun, state) == (STEPS if finding else 2)
+def _drawn_at_odds(adapters: list[Any], state: State, own: float, exchange: Any) -> State:
+    """Drawn on a lane whose second rank has summed up something else each time."""
+    while state.step < STEPS:
+        if exchange.position and state.scalars:
+            state = dataclasses.replace(state, scalars={**state.scalars, "kept_change": own})
+        state = advance(adapters[exchange.position], state, exchange, Split(cp=2))
+    return state

@@ -5,7 +5,7 @@ A copy between host and device makes the host wait until all earlier work is don
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from benchmarks.random_pipeline import make_adapter
 from epe.cache import CacheRules, resolve
 from epe.errors import NonFinite
 from epe.families import FAMILIES
-from epe.messages import MeanCache, Pab, Split, Strategy
-from epe.models.contract import State
+from epe.messages import Lane, MeanCache, Pab, Request, Split, Strategy, TeaCache
+from epe.models import pixels
+from epe.models.contract import Adapter, BatchAdapter, State
 from epe.models.finite import check_finite
-from epe.transport.exchange import SoloExchange
+from epe.transport.exchange import Bytes, Exchange, GroupExchange, SoloExchange
 from tests.cache.profiles import made_up
-from tests.models.every_family import adapters_of, make_request
+from tests.models.every_family import Ranks, adapters_of, make_request
 from tests.oracle import load_oracle
 
 NOWHERE = torch.device("meta")
@@ -77,7 +78,7 @@ def waits() -> Iterator[list[str]]:
     "strategy", [None, MeanCache(fresh_steps=3), Pab()], ids=lambda each: type(each).__name__
 )
 def test_no_step_of_a_request_but_the_first_waits_for_the_device(
-    checkpoint: Path, strategy: Strategy | None
+    checkpoint: Path, ranks: Ranks, strategy: Strategy | None
 ) -> None:
     """With FlexCache each step asked the device for the noise levels, twice."""
     rules = CacheRules(profile=made_up(), attention=FAMILIES[checkpoint.name].attention)
@@ -85,10 +86,7 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(
         pytest.skip("this family has no attention that can be used again")
     reuse = resolve(strategy and replace(strategy, few_steps=True, warmup_steps=1), rules, num_steps=6)
     request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=6, reuse=reuse)
-    state = moved(adapters_of(checkpoint, 1)[0].encode(request))
-    pipeline = load_oracle(checkpoint)
-    pipeline.transformer.to(NOWHERE)
-    adapter = make_adapter(checkpoint.name, pipeline, device=NOWHERE, mode="agkv")
+    state, adapter = encoded(ranks, request), on_no_device(checkpoint)
     state = adapter.step(state, SoloExchange(), Split())
     with waits() as seen:
         for _ in range(4):
@@ -98,8 +96,78 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(
     assert {tensor.device for tensor in state.tensors.values()} == {NOWHERE}
 
 
-def moved(state: State) -> State:
-    """The state on the device that is not there."""
+def on_no_device(checkpoint: Path, *, cfg: int = 1) -> Adapter:
+    """An adapter whose transformer and VAE have no values."""
+    pipeline = load_oracle(checkpoint)
+    pipeline.transformer.to(NOWHERE)
+    pipeline.vae.to(NOWHERE)
+    return make_adapter(checkpoint.name, pipeline, device=NOWHERE, mode="agkv", cfg=cfg)
+
+
+class NoWires:
+    """Nothing has to pass for what has no values."""
+
+    closed = False
+
+    def start(self, outgoing: Bytes, incoming: Bytes) -> Callable[[], None]:
+        return lambda: None
+
+    def close(self) -> None:
+        pass
+
+
+def lane_at(position: int) -> GroupExchange:
+    """One of two ranks, whose other one is nowhere."""
+    return GroupExchange(Lane(ranks=(0, 1)), position=position, wires=NoWires())
+
+
+@pytest.mark.parametrize("split", [Split(cp=2), Split(cfg=2)], ids=["rows", "guidance"])
+def test_no_step_of_a_lane_but_the_first_waits_for_the_device(
+    checkpoint: Path, ranks: Ranks, split: Split
+) -> None:
+    request = make_request(checkpoint, height=64, width=96, num_frames=1)
+    if split.cfg > FAMILIES[checkpoint.name].num_conditions(request.guidance_scale):
+        pytest.skip("this family has one guidance branch")
+    state, adapter, exchange = encoded(ranks, request), on_no_device(checkpoint, cfg=split.cfg), lane_at(1)
+    state = adapter.step(state, exchange, split)
+    with waits() as seen:
+        state = adapter.step(state, exchange, split)
+    assert seen == []
+    assert state.step == 2
+
+
+def test_no_step_of_a_batch_but_the_first_waits_for_the_device(checkpoint: Path, ranks: Ranks) -> None:
+    adapter = on_no_device(checkpoint)
+    if not isinstance(adapter, BatchAdapter):
+        pytest.skip("this family draws one request at a time")
+    exchange = SoloExchange()
+    asked = [make_request(checkpoint, id=name, height=64, width=96, num_frames=1) for name in "ab"]
+    states = [encoded(ranks, request) for request in asked]
+    states = adapter.step_together(states, exchange, Split())
+    with waits() as seen:
+        states = adapter.step_together(states, exchange, Split())
+    assert seen == []
+    assert [state.step for state in states] == [2, 2]
+
+
+@pytest.mark.parametrize("exchange", [None, SoloExchange(), lane_at(0)], ids=["whole", "bands", "lane"])
+def test_a_decode_waits_for_the_device_once_by_itself(
+    checkpoint: Path, ranks: Ranks, exchange: Exchange | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks whether its pixels are finite, and nothing else."""
+    asked: list[torch.device] = []
+    monkeypatch.setattr(pixels, "require_finite", lambda tensor, **_: asked.append(tensor.device))
+    request = make_request(checkpoint, height=64, width=96, num_frames=1)
+    state, adapter = encoded(ranks, request), on_no_device(checkpoint)
+    with waits() as seen:
+        adapter.decode(state, exchange)
+    assert seen == []
+    assert asked == [NOWHERE]
+
+
+def encoded(ranks: Ranks, request: Request) -> State:
+    """Its state on the device that is not there."""
+    state = ranks(1)[0].encode(request)
     tensors = {name: tensor.to(NOWHERE) for name, tensor in state.tensors.items()}
     return State(request=state.request, step=state.step, tensors=tensors, scalars=state.scalars)
 
@@ -112,6 +180,21 @@ class Questions(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))
+
+
+def test_teacache_asks_the_device_once_a_step_and_only_where_the_answer_decides(checkpoint: Path) -> None:
+    """It asked three times: for the change, to send what follows from it, and to read that again."""
+    strategy = TeaCache(threshold=1e6, coefficients=(1.0, 0.0), max_skip_steps=3)
+    reuse = resolve(strategy, CacheRules(), num_steps=9)
+    request = make_request(checkpoint, height=64, width=96, num_frames=1, num_steps=9, reuse=reuse)
+    (adapter,) = adapters_of(checkpoint, 1)
+    state, counts = adapter.encode(request), []
+    for _ in range(request.num_steps):
+        with Questions() as asked:
+            state = adapter.step(state, SoloExchange(), Split())
+        counts.append(asked.count)
+    # The last step is computed in any case, and so is one after three that were not.
+    assert counts[1:] == [1, 1, 1, 0, 1, 1, 1, 0]
 
 
 def test_whether_all_is_finite_is_asked_once() -> None:

@@ -71,6 +71,16 @@ def test_static_dp_keeps_a_request_on_its_rank():
     assert {a.request_id: a.ranks for a in assignments} == {"running": (2,), "new": (0,)}
 
 
+def test_static_dp_gives_the_next_request_to_a_rank_that_is_about_to_be_free_unless_another_one_idles():
+    policy = StaticDp(pulse_s=1.0, pulse_steps=1)
+    ending = {0: 0.03, 1: 0.02, 2: 9.0, 3: 9.0}
+    (only,) = policy.plan(view(trajectory("new"), free_s=ending, leases=dict.fromkeys(ending, 1)))
+    assert only.ranks == (1,)
+    del ending[3]
+    (only,) = policy.plan(view(trajectory("new"), free_s=ending, leases=dict.fromkeys(ending, 1)))
+    assert only.ranks == (3,)
+
+
 def test_playing_the_queue_puts_each_job_on_the_ranks_that_are_free_first():
     assert play([0.0, 0.0], [(1, 5.0), (1, 1.0), (2, 1.0)]) == [5.0, 1.0, 6.0]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from threading import current_thread
 
 import numpy as np
@@ -54,6 +55,22 @@ async def test_a_picture_is_drawn_in_the_hosts_own_loop(runtime):
     assert np.asarray(result.pixels).shape == (1, 128, 128, 3)
     assert ticks > 3
     assert result.account.total_s > 0
+
+
+async def test_no_tensor_of_a_request_waits_for_a_collection_of_garbage(runtime):
+    """A rank collects it seldom: what lies in cycles would take memory of the device for minutes."""
+    await runtime.generate("first")
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await runtime.generate("second")
+        gc.collect()
+        assert not any(isinstance(each, torch.Tensor) for each in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 async def test_a_plan_of_reuse_is_made_beside_the_hosts_loop(runtime, monkeypatch):

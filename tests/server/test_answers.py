@@ -51,8 +51,6 @@ async def test_each_error_of_a_request_has_its_status_and_code(client, engine, f
 
 def test_every_error_of_ours_has_a_verdict_of_its_own():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not EpeError]
-    # This one is found when a stage is loaded, and never in a request.
-    kinds.remove(errors.NotMigratable)
     assert [kind for kind in kinds if judge(kind("x"), "running").code == "internal_error"] == []
 
 

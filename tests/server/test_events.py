@@ -182,6 +182,22 @@ async def test_a_reader_that_leaves_is_forgotten(client, engine):
         await until(lambda: not hub.readers)
 
 
+async def test_a_reader_that_leaves_before_the_answer_begins_is_no_reader(engine, monkeypatch):
+    async def has_left(http):
+        raise ConnectionResetError("the client has left")
+
+    monkeypatch.setattr(events, "open_stream", has_left)
+    sock = socket.create_server(("127.0.0.1", 0))
+    app = make_app(engine, family=family("zimage"), name="image")
+    runner = await serve(app, sock)
+    try:
+        async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:
+            await session.get("/v1/events")
+    finally:
+        await runner.cleanup()
+    assert not app[events.EVENTS].readers
+
+
 async def test_a_quiet_stream_says_that_it_lives(client, monkeypatch):
     monkeypatch.setattr(events, "KEEPALIVE_S", 0.01)
     async with client.get("/v1/events") as stream:

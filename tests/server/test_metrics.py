@@ -89,6 +89,13 @@ def test_deadlines_are_counted_by_class_and_outcome(deadline_s, priority, sample
     assert page["epe_deadlines"] == {("epe_deadlines_total", *sample): 1.0}
 
 
+def test_a_request_that_expires_has_missed_its_deadline():
+    """Else a service that ends all late requests would seem to keep every deadline."""
+    page = drawn(request("a", deadline_s=1e-3, on_deadline="expire"))
+    assert page["epe_deadlines"] == {("epe_deadlines_total", "missed", "usual"): 1.0}
+    assert page["epe_requests_ended"] == {("epe_requests_ended_total", "expired"): 1.0}
+
+
 def test_outcomes_are_counted_and_failures_leave_no_times():
     def fault(lease, rank):
         return NonFinite("nan", stage="denoise") if lease.request.id == "bad" else None

@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from epe.errors import NonFinite
 from epe.families import family
 from epe.server.app import make_app, serve
+from epe.server.service import SERVICE
 from epe.server.spans import Spans, TraceParent, parse_traceparent, provider_from
 from epe.simulator.virtual_time import run
 from tests.actors.cluster import Cluster, request
@@ -153,6 +154,23 @@ async def test_a_collector_has_the_spans_of_a_request_before_the_service_has_end
     assert {span.name for span in lanes} == {"encode", "denoise", "decode"}
     assert {span.parent_span_id for span in lanes} == {whole.span_id}
     assert b"secret" not in b"".join(message.SerializeToString() for message in received)
+
+
+async def test_of_a_request_with_a_key_nothing_is_followed_after_its_end(monkeypatch):
+    """It is drawn under the name of its job, so that nobody would hear of the end of another name."""
+    monkeypatch.setattr("epe.server.app.provider_from", TracerProvider)
+    cluster = Cluster(seconds=lambda lease: 0.001)
+    sock = socket.create_server(("127.0.0.1", 0))
+    app = make_app(await cluster.start(), family=family("zimage"), name="image")
+    runner = await serve(app, sock, end_within_s=1)
+    async with ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as client:
+        body = {"prompt": "x", "size": "64x64", "num_inference_steps": 4}
+        headers = {"traceparent": HEADER, "Idempotency-Key": "once"}
+        async with client.post(PATH, json=body, headers=headers) as response:
+            assert response.status == 200
+    await runner.cleanup()
+    await cluster.stop()
+    assert app[SERVICE].spans._parents == {}
 
 
 async def test_the_trace_of_a_client_is_in_the_log(client):

@@ -100,7 +100,8 @@ class Served:
     """A running service, seen from outside: its HTTP, its log, its processes."""
 
     def __init__(self, folder: Path, commands: Sequence[Sequence[str]], envs: Sequence[Mapping[str, str]]):
-        self.log_path = folder / "log"
+        # One for each life of a service, so that the first can be read when the second has failed.
+        self.log_path = folder / f"log{len(list(folder.glob('log*')))}"
         self._url = ""
         with self.log_path.open("wb") as log:
             self.parents = [

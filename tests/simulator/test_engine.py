@@ -60,10 +60,10 @@ def test_a_state_comes_while_its_rank_still_works_on_an_earlier_lease():
         names = {t.request_id: t for t in view.trajectories}
         if "a" in names and names["a"].num_leases == 0 and names["a"].stage is Stage.ENCODE:
             return (task(names["a"], 0), task(names["b"], 1))
-        if view.now_s == 1.0:
+        if view.now_s == 1.0 and names["a"].num_leases == 0:
             # a computes on rank 0 from 1 to 9; b moves there from rank 1 and waits behind it.
             return (task(names["a"], 0, steps=2),)
-        if view.now_s == 2.0:
+        if view.now_s == 2.0 and names["b"].num_leases == 0:
             return (task(names["b"], 0),)
         return tuple(task(t, 0) for t in view.trajectories[:1] if view.ranks[0].num_leases == 0)
 
@@ -94,6 +94,13 @@ def test_a_lease_that_was_sent_ahead_hides_the_way_to_its_rank():
     assert late.records[0].finish_s == pytest.approx(11.0 + 4 * 0.1)
 
 
+def test_a_task_that_ends_within_the_look_ahead_is_followed_without_a_gap():
+    outcome = run(
+        Lanes({"a": (0,)}), arrival("a"), physics=Physics(dispatch_s=0.1, plan_s=0.1, look_ahead_s=100.0)
+    )
+    assert all(later.begin_s == earlier.end_s for earlier, later in pairwise(outcome.work))
+
+
 def test_while_the_planner_thinks_events_wait():
     own = {"a": 0, "b": 1}
 
@@ -109,7 +116,7 @@ def test_while_the_planner_thinks_events_wait():
 def test_all_that_happens_at_one_moment_is_taken_before_the_policy_is_asked():
     policy = Lanes({"a": (0,), "b": (1,)}, encode=0)
     run(policy, arrival("a"), arrival("b", 1.0))
-    (seen,) = [view for view in policy.views if view.now_s == 1.0]
+    seen = next(view for view in policy.views if view.now_s == 1.0)
     assert [(t.request_id, t.stage) for t in seen.trajectories] == [("a", Stage.DENOISE), ("b", Stage.ENCODE)]
 
 

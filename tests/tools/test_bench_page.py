@@ -20,7 +20,7 @@ def test_the_page_shows_its_kept_rows(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_an_empty_cell() -> None:
     kept = msgspec.json.decode(KEPT.read_bytes(), type=Kept)
-    (run,) = kept.runs
+    run = kept.runs[0]
     alone = msgspec.structs.replace(run, rows=(msgspec.structs.replace(run.rows[0], others_step_s={}),))
     text = page(msgspec.structs.replace(kept, runs=(alone,)), picture="x")
     assert text.count("|  |  |  |  |") == 1

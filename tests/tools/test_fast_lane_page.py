@@ -8,5 +8,5 @@ from tests.world import ROOT
 
 
 def test_the_page_is_what_its_kept_runs_say() -> None:
-    lines = read([ROOT / "benchmarks/kept/fast-lane.jsonl"])
+    lines = read(ROOT / f"benchmarks/kept/fast-lane-{run}.jsonl" for run in "ab")
     assert (ROOT / "docs/results/fast-lane.md").read_text() == page(lines)

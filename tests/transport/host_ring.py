@@ -55,6 +55,7 @@ class HostMemory:
     def __init__(self, layout: Layout, position: int, all_memory: list[torch.Tensor]) -> None:
         self.layout = layout
         self.closed = False
+        self.freed_by: threading.Thread | None = None
         self.memory = all_memory
         self.own = all_memory[position]
         self._stop = torch.zeros(1, dtype=torch.int32)
@@ -64,6 +65,9 @@ class HostMemory:
     def close(self) -> None:
         self.closed = True
         self._stop.fill_(1)
+
+    def free(self) -> None:
+        self.freed_by = threading.current_thread()
 
     def launch(
         self,

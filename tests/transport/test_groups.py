@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from torch.distributed import HashStore, PrefixStore
 from epe.errors import Gone
 from epe.messages import Lane
 from epe.transport.exchange import GroupExchange, SoloExchange
+from epe.transport.fast import FastWires
 from epe.transport.groups import Groups, aligned_lanes
 from tests.transport.host_ring import host_lane
 from tests.world import RankContext, World
@@ -391,19 +392,67 @@ def test_when_a_rank_is_killed_its_lane_fails_long_before_the_time_limit(world: 
         assert 0 <= waited_s < 10
 
 
-def test_what_was_dropped_is_let_go_by_the_thread_that_launches_on_it() -> None:
+def test_what_was_dropped_is_freed_by_the_thread_that_launches_on_it() -> None:
     """Memory of a lane that goes while something is being launched on it would be a fault of the whole GPU."""
     groups = Groups(HashStore(), epoch=0, rank=0)
     exchange, _ = host_lane((0, 1))
-    lane, memory = exchange.lane, weakref.ref(exchange.wires)
+    lane, memory = exchange.lane, exchange.wires.memory
     groups._held[lane.ranks] = exchange
-    del exchange, _
     dropping = threading.Thread(target=groups.drop, args=(lane,))
     dropping.start()
     dropping.join()
-    wires = memory()
-    assert wires is not None
-    assert wires.closed
-    del wires
+    assert memory.closed
+    assert memory.freed_by is None
     groups.exchange(Lane(ranks=(0,)), seq=1)
-    assert memory() is None
+    assert memory.freed_by is threading.current_thread()
+
+
+def test_what_a_lane_connects_after_it_was_given_up_is_freed_by_the_thread_that_captures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by the one that connects, which would free it in the middle of a capture."""
+    (exchange, _), comes, wanted = host_lane((0, 1)), threading.Event(), []
+
+    def connect(*_: object, check_wanted: Callable[[], None], **__: object) -> FastWires:
+        comes.wait(10.0)
+        with pytest.raises(Gone):
+            check_wanted()
+        wanted.append(False)
+        return exchange.wires
+
+    monkeypatch.setattr("epe.transport.groups.check_seam", lambda backend: None)
+    monkeypatch.setattr("epe.transport.groups.symmetric.connect", connect)
+    store = HashStore()
+    groups = Groups(store, epoch=0, rank=0, backend="fast", timeout_s=10.0)
+    PrefixStore("0.1/0/lease0/here", PrefixStore("groups0", store)).set("1", "1")
+    threading.Timer(0.05, groups.drop, (exchange.lane,)).start()
+    with pytest.raises(Gone):
+        groups.exchange(exchange.lane)
+    comes.set()
+    for thread in threading.enumerate():
+        if thread.name == "connect":
+            thread.join(10.0)
+    memory = exchange.wires.memory
+    assert wanted == [False]
+    assert memory.closed
+    assert memory.freed_by is None
+    groups.exchange(Lane(ranks=(0,)), seq=1)
+    assert memory.freed_by is threading.current_thread()
+
+
+def test_a_lane_that_is_dropped_just_as_it_is_there_is_closed_and_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rank would wait for one that is gone, and nobody would close what it waits in."""
+    groups = Groups(HashStore(), epoch=0, rank=0)
+    exchange, _ = host_lane((0, 1))
+
+    def build(lane: Lane, name: str) -> GroupExchange:
+        groups.drop(lane)
+        return exchange
+
+    monkeypatch.setattr(groups, "_build", build)
+    with pytest.raises(Gone, match="given up"):
+        groups.exchange(exchange.lane)
+    assert exchange.closed
+    assert groups.num_groups == 0

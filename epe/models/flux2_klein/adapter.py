@@ -52,6 +52,8 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
         self.family = family("flux2-klein")
         self.pipeline = pipeline
         self._device = device
+        # Asked for it, the model goes through all of its modules.
+        self._dtype = pipeline.transformer.dtype
         self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         # What is made on the host is sent to the device once: a step would wait for it.
         self._latent_ids = lru_cache(maxsize=64)(self._make_latent_ids)
@@ -136,10 +138,10 @@ class Flux2KleinAdapter(StepsApart, Movable, Capturable):
     ) -> list[torch.Tensor]:
         """The velocities for one branch over the lane, in the shape of the latents."""
         (embeds,) = branches
-        transformer, latents = self.pipeline.transformer, latents_of(states)
+        latents = latents_of(states)
         (velocity,) = self.sharding.run(
             exchange,
-            hidden_states=latents.to(transformer.dtype),
+            hidden_states=latents.to(self._dtype),
             timestep=timesteps.to(latents.dtype) / 1000,
             encoder_hidden_states=embeds,
             txt_ids=self._text_ids(*embeds.shape[:2]),

@@ -68,6 +68,8 @@ class WanAdapter(Steps, Movable, Capturable):
         self.pipeline = pipeline
         self._device = device
         self._tensor = tensor
+        # Asked for it, the model goes through all of its modules.
+        self._dtype = pipeline.transformer.dtype
         self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._schedule = lru_cache(maxsize=64)(
             lambda num_steps, flow_shift: make_schedule(
@@ -98,8 +100,7 @@ class WanAdapter(Steps, Movable, Capturable):
                 device=self._device,
             )
         named = zip(BRANCHES, embeds, strict=True)
-        dtype = self.pipeline.transformer.dtype
-        branches = {name: embed.to(dtype) for name, embed in named if embed is not None}
+        branches = {name: embed.to(self._dtype) for name, embed in named if embed is not None}
         return State(request=request, step=0, tensors={LATENTS: self._noise(request), **branches})
 
     def velocities(self, states: Sequence[State], exchange: Exchange, split: Split) -> list[torch.Tensor]:
@@ -184,7 +185,7 @@ class WanAdapter(Steps, Movable, Capturable):
         (embeds,) = branches
         (prediction,) = self.sharding.run(
             exchange,
-            hidden_states=latents.to(self.pipeline.transformer.dtype),
+            hidden_states=latents.to(self._dtype),
             timestep=torch.stack(timesteps),
             encoder_hidden_states=embeds,
             return_dict=False,

@@ -84,6 +84,8 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
         self._device = device
         self._predict_branches = predict_together if cfg_parallel_degree == 1 else predict_apart
         self._tensor = tensor
+        # Asked for it, the model goes through all of its modules.
+        self._dtype = pipeline.transformer.dtype
         self.sharding = SequenceSharding(pipeline.transformer, PLAN, limits=team_limits)
         self._captions = Captions(pipeline.transformer)
         self._schedule = lru_cache(maxsize=64)(self._make_schedule)
@@ -187,8 +189,7 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
     ) -> list[torch.Tensor]:
         """(requests, channels, 1, height, width) for each branch, which has a prompt of each request, as one batch
         over the lane."""
-        transformer = self.pipeline.transformer
-        inputs = latents.to(transformer.dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
+        inputs = latents.to(self._dtype).repeat(len(branches), 1, 1, 1).unsqueeze(2)
         time = ((1000 - torch.stack(timesteps)) / 1000).repeat(len(branches))
         pictures = list(inputs.unbind(dim=0))
         padded = [self._captions.padded(prompt) for branch in branches for prompt in branch]

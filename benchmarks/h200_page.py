@@ -39,7 +39,7 @@ def read(paths: Iterable[Path], *, untimed: Iterable[Path]) -> tuple[list[Line],
             line = json.loads(text)
             if line["case"] == "setting":
                 settings.append(line)
-            elif "error" not in line:
+            elif "error" not in line and line["case"] != "ready":
                 timed = path not in set(untimed)
                 lines.append(
                     {

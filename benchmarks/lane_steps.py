@@ -55,21 +55,29 @@ def ways(world_size: int, *, has_branches: bool) -> Iterator[Way]:
 
 
 def steps(context: RankContext, setting: Setting, case: StepCase, end_s: float) -> list[Line]:
-    """A line for each way; their rounds go in turn, and none begins after `end_s` (Unix time)."""
+    """A line for each way; their rounds go in turn, and none begins after `end_s` (Unix time). What is known of a way
+    is told when it was drawn, and after each round: to be cut off costs no more than the round."""
     configure(json=True, level="warning")
     bench = _Lanes(context, setting, case)
-    found = list(ways(context.world_size, has_branches=bench.has_branches))
-    lines = {way: {**asdict(way), **bench.warmed(way)} for way in found if bench.there_is_time(end_s)}
-    times: dict[Way, list[tuple[float, float]]] = {way: [] for way in lines}
+    lines: dict[Way, Line] = {}
+    for way in ways(context.world_size, has_branches=bench.has_branches):
+        if bench.there_is_time(end_s):
+            lines[way] = {**asdict(way), **bench.warmed(way), "step_ms": [], "host_ms": []}
+            context.tell(lines[way])
     for _ in range(ROUNDS):
         if bench.there_is_time(end_s):
-            for way in times:
-                times[way].append(bench.timed(way))
+            _round(bench, lines)
+            for line in lines.values():
+                context.tell(line)
     bench.close()
-    for way, line in lines.items():
-        line["step_ms"] = [round(step_ms, 3) for step_ms, _ in times[way]]
-        line["host_ms"] = [round(host_ms, 3) for _, host_ms in times[way]]
     return list(lines.values())
+
+
+def _round(bench: _Lanes, lines: dict[Way, Line]) -> None:
+    for way, line in lines.items():
+        step_ms, host_ms = bench.timed(way)
+        line["step_ms"].append(round(step_ms, 3))
+        line["host_ms"].append(round(host_ms, 3))
 
 
 class _Lanes:

@@ -5,8 +5,9 @@
     python -m benchmarks.multi_gpu --world 3 --sections steps    # lanes of three, which two, four or eight ranks lack
     python -m benchmarks.multi_gpu --sections steps --families flux1 zimage --budget-s 120
 
-One JSON object a line, as it goes. A case that fails or outlasts its limit costs its own line alone. Bits of whole
-lanes and of lane changes are `benchmarks.h200_families`' claim, a service's `benchmarks.elastic_service`'s.
+One JSON object a line, as it goes; of steps one when a way was drawn and one after each round, of which the last
+counts. A case that fails or outlasts its limit costs its own lines alone. Bits of whole lanes and of lane changes are
+`benchmarks.h200_families`' claim, a service's `benchmarks.elastic_service`'s.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks import lane_death, lane_decode, lane_traffic
 from benchmarks.blas import BLAS
-from benchmarks.h200_families import about, say, setting_of
+from benchmarks.h200_families import about, ready, say, setting_of
 from benchmarks.place import Setting
 from benchmarks.step_entrants import StepCase
 from tests.world import RankFailed, World
@@ -99,6 +101,7 @@ def perform_all(
     end_s = time.time() + budget_s
     say(about(setting))
     world = World(setting.num_ranks)
+    say(ready(world))
     for make in makes:
         left_s = end_s - time.time()
         limit_s = min(left_s, case_s)
@@ -112,10 +115,18 @@ def perform_all(
 
 
 def perform(world: World, run: Run, *, limit_s: float) -> Iterator[Line]:
-    """The lines of a run: what its ranks gave, put together."""
-    begin_s = time.monotonic()
+    """The lines of a run: what its ranks gave, put together. What all of them have told before is said as it comes."""
+    begin_s, told = time.monotonic(), [deque[Line]() for _ in range(world.num_ranks)]
+
+    def heard(rank: int, line: Line) -> None:
+        told[rank].append(line)
+        if all(told):
+            say({**run.line, **merged(tuple(each.popleft() for each in told))})
+
     try:
-        given = world.run(f"benchmarks.{run.function}", *run.args, timeout_s=limit_s, dying=run.dying)
+        given = world.run(
+            f"benchmarks.{run.function}", *run.args, timeout_s=limit_s, dying=run.dying, heard=heard
+        )
     except RankFailed as failure:
         yield {**run.line, "error": str(failure)[-600:]}
         return

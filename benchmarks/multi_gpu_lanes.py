@@ -99,9 +99,10 @@ def _untimed(lines: list[Line], timed: Iterable[tuple[str, str]]) -> Iterator[st
     done = set(timed)
     left = [each for each in lines if each.get("section") == "steps" and each.get("step_ms") == []]
     for case in dict.fromkeys((line["family"], line["size"]) for line in left):
-        ways = [line for line in left if (line["family"], line["size"]) == case]
+        drawn = [line for line in left if (line["family"], line["size"]) == case]
+        ways = {(line["width"], line["method"], line["captured"]) for line in drawn}
         if case not in done:
-            same = "all with" if all(line["equal_bits"] for line in ways) else "not all with"
+            same = "all with" if all(line["equal_bits"] for line in drawn) else "not all with"
             yield ""
             yield f"{' '.join(case)} was drawn in {len(ways)} of these ways, {same} equal bits; none was timed."
 

@@ -38,7 +38,8 @@ Of the program above on two GPUs:
     python -m benchmarks.h200_families --families qwen-image --cases lane moves
 
 That is: times of Qwen-Image, whose lanes gave equal bits, and its bits with divided guidance and lane changes. Under
-torch's own setting of products its lane changes gave the bits of one rank ([every family](h200-families.md)).
+torch's own setting of products its lane changes gave the bits of one rank ([every family](h200-families.md)). Both were
+begun, and their time was up before they had a line. So was that of static DP in the cell of 101 requests.
 
 Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
 one GPU, those of 4 on the same page), steps and decodes at these widths, static SP4 and DP4, and lanes that work

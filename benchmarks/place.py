@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from epe.geometry import round_up
 from epe.messages import OutputFormat, Request, Split
 from epe.models.contract import Adapter, State
 from epe.transport.exchange import Exchange, SoloExchange
-from tests.world import RankContext
+from tests.world import ADAPTERS, RankContext
 
 T = TypeVar("T")
 # Ranks that wait for one that has failed give up after this.
@@ -48,6 +49,12 @@ class Case:
     ranks: tuple[int, ...] = (0,)
     split: Split = field(default_factory=Split)
     folder: str = ""
+
+
+def arrive(context: RankContext) -> None:
+    """A rank has imported what every case needs."""
+    for name in ADAPTERS:
+        import_module(name)
 
 
 class Clock:

@@ -57,8 +57,8 @@ SINCE = (
     "## Since these runs",
     "",
     "Z-Image at 256x256 and 512x512, and its rows on lanes, are those of before its modulations were made "
-    "beforehand; the former with kernels picked by timing, the latter without. FLUX.1's rows on lanes are from before norm and "
-    "rotation were one kernel. Wan with 17 frames drew beside a process that compiled on the same GPU.",
+    "beforehand; the former with kernels picked by timing, the latter without. FLUX.1's rows on lanes are from before "
+    "norm and rotation were one kernel. Wan with 17 frames drew beside a process that compiled on the same GPU.",
 )
 
 NOT_RUN = (

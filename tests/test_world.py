@@ -25,6 +25,12 @@ def count(context: RankContext) -> int:
     return context.kept["count"]
 
 
+def tell_and_die(context: RankContext) -> None:
+    for number in range(2):
+        context.tell(number)
+    os.kill(os.getpid(), 9)
+
+
 def rank_1_raises(context: RankContext) -> None:
     if context.rank == 1:
         raise ValueError("rank 1 has a bug")
@@ -58,4 +64,12 @@ def test_a_death_and_a_hang_are_told_apart_and_the_world_starts_again() -> None:
     with pytest.raises(RankFailed, match=r"(?s)rank 0 died.*rank 1 did not end in time"):
         small.run(rank_1_hangs_and_rank_0_dies, timeout_s=60)
     assert small.run(count) == [1, 1]
+    small.close()
+
+
+def test_what_ranks_told_is_known_though_they_gave_nothing() -> None:
+    small, heard = World(2, grace_s=60.0, preload=ADAPTERS), list[tuple[int, int]]()
+    with pytest.raises(RankFailed, match="rank 0 died"):
+        small.run(tell_and_die, timeout_s=60.0, heard=lambda rank, told: heard.append((rank, told)))
+    assert sorted(heard) == [(rank, number) for rank in range(2) for number in range(2)]
     small.close()

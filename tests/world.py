@@ -4,8 +4,9 @@
     world.run("tests.transport.on_ranks:gather_everything", 3)   # one result a rank, by rank
     world.run(gather_everything, 3)                              # the same, for a function of a module
 
-The function gets a `RankContext` and the arguments. A rank that raises makes `run` raise `RankFailed` with its
-traceback; one that dies or hangs is killed with the others and all are started again for the next run.
+The function gets a `RankContext` and the arguments; what it tells meanwhile is heard at once. A rank that raises makes
+`run` raise `RankFailed` with its traceback; one that dies or hangs is killed with the others and all are started again
+for the next run.
 """
 
 from __future__ import annotations
@@ -37,15 +38,27 @@ class RankFailed(AssertionError):
     """A function of `World.run` did not end well on some rank."""
 
 
+def _unheard(told: Any) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Comes through the pipe before the outcome does."""
+
+    told: Any
+
+
 @dataclass
 class RankContext:
-    """What a function on a rank has: its place, a store on loopback that is empty for each run, and a
-    dictionary that lives as long as the process."""
+    """What a function on a rank has: its place, a store on loopback that is empty for each run, a
+    dictionary that lives as long as the process, and whom to tell what shall be known before it ends."""
 
     rank: int
     world_size: int
     store: Any
     kept: dict[str, Any] = field(default_factory=dict)
+    tell: Callable[[Any], None] = _unheard
 
     def groups(self, **options: Any) -> Any:
         """The lanes of this rank over gloo; close them at the end."""
@@ -74,16 +87,17 @@ class World:
         *args: Any,
         timeout_s: float = 120.0,
         dying: tuple[int, ...] = (),
+        heard: Callable[[int, Any], None] = lambda rank, told: None,
     ) -> list[Any]:
         """Run `function` on every rank and give the results by rank; ranks in `dying` are to end their process
-        (their result is None)."""
+        (their result is None). `heard` gets what a rank tells, as it comes."""
         name = function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
         if not self._ranks:
             self._start()
         self._num_runs += 1
         for _, pipe in self._ranks:
             pipe.send((name, args, self._num_runs))
-        outcomes = self._collect(time.monotonic() + timeout_s, dying)
+        outcomes = self._collect(time.monotonic() + timeout_s, dying, heard)
         if any(rank not in outcomes or outcomes[rank] is None for rank in range(self.num_ranks)):
             self.close()
         return self._results(name, outcomes, dying)
@@ -108,15 +122,21 @@ class World:
             theirs.close()
             self._ranks.append((process, ours))
 
-    def _collect(self, end_s: float, dying: tuple[int, ...]) -> dict[int, tuple[bool, Any] | None]:
+    def _collect(
+        self, end_s: float, dying: tuple[int, ...], heard: Callable[[int, Any], None]
+    ) -> dict[int, tuple[bool, Any] | None]:
         """The outcome of each rank that has one in time; None where the process has died."""
         outcomes: dict[int, tuple[bool, Any] | None] = {}
         pipes = {pipe: rank for rank, (_, pipe) in enumerate(self._ranks)}
         while pipes and (left_s := end_s - time.monotonic()) > 0:
             for pipe in wait(list(pipes), timeout=left_s):
                 assert isinstance(pipe, Connection)
+                outcome = _receive(pipe)
+                if isinstance(outcome, _Told):
+                    heard(pipes[pipe], outcome.told)
+                    continue
                 rank = pipes.pop(pipe)
-                outcome = outcomes[rank] = _receive(pipe)
+                outcomes[rank] = outcome
                 if rank not in dying and (outcome is None or not outcome[0]):
                     end_s = min(end_s, time.monotonic() + self.grace_s)
         for rank in pipes.values():
@@ -146,9 +166,9 @@ class World:
         return results
 
 
-def _receive(pipe: Connection) -> tuple[bool, Any] | None:
+def _receive(pipe: Connection) -> tuple[bool, Any] | _Told | None:
     try:
-        outcome: tuple[bool, Any] = pipe.recv()
+        outcome: tuple[bool, Any] | _Told = pipe.recv()
     except (EOFError, ConnectionResetError):
         return None
     return outcome
@@ -167,6 +187,7 @@ def _serve(pipe: Connection, rank: int, num_ranks: int, port: int) -> None:
         except EOFError:
             return
         context = _context(rank, num_ranks, store, number, kept)
+        context.tell = lambda told: pipe.send(_Told(told))
         try:
             outcome = (True, _find(name)(context, *args))
         except BaseException:

@@ -202,9 +202,9 @@ def _stage(path: str | None, *, num_ranks: int) -> Stage:
 def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
     """Raises `BadSetting` for a size that the family cannot draw, and where there is none."""
     if text is None:
-        if not stage.warmup_shapes:
+        if not stage.warmup_sizes:
             raise BadSetting("is empty, so nothing would be timed; name sizes with --sizes", path=SIZES)
-        return tuple(dict.fromkeys((height, width) for height, width, _ in stage.warmup_shapes))
+        return tuple(dict.fromkeys((height, width) for height, width, _ in stage.warmup_sizes))
     sizes = tuple((height, width) for height, width in parse_flag(text, path="--sizes"))
     if twice := next((size for size in sizes if sizes.count(size) > 1), None):
         raise BadSetting(f"{twice[0]}x{twice[1]} stands there twice", path="--sizes")

@@ -95,7 +95,7 @@ def _check_named_once(stage: Stage) -> None:
     lists: dict[str, Sequence[object]] = {
         "gpu": stage.gpu,
         sizes.PATH: [
-            f"{height}x{width}" + f"x{num}" * (num > 1) for height, width, num in stage.warmup_shapes
+            f"{height}x{width}" + f"x{num}" * (num > 1) for height, width, num in stage.warmup_sizes
         ],
         "cache.allowed": stage.cache.allowed,
         "service.model_aliases": stage.service.model_aliases,
@@ -212,7 +212,7 @@ def _check_requests(stage: Stage) -> None:
         "parallelism.scheduler.warmup_steps": _too_many_steps(stage),
         "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
     }
-    for index, (*sides, num_frames) in enumerate(stage.warmup_shapes):
+    for index, (*sides, num_frames) in enumerate(stage.warmup_sizes):
         path = f"parallelism.scheduler.warmup_resolutions[{index}]"
         problems = (limits.problem_with_side(family, side) for side in sides)
         found[path] = next(filter(None, problems), None) or limits.problem_with_frames(family, num_frames)

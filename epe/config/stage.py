@@ -213,7 +213,7 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return len(self.gpu)
 
     @property
-    def warmup_shapes(self) -> tuple[tuple[int, int, int], ...]:
+    def warmup_sizes(self) -> tuple[tuple[int, int, int], ...]:
         """(height, width, frames) of all that is measured at the start."""
         usual = self.factory_args.num_frames
         sizes = self.parallelism.scheduler.warmup_resolutions

@@ -22,7 +22,7 @@ from epe.planning.view import MAX_LEASES, Assignment, TrajectoryView, View, wide
 from epe.planning.work import cost_key
 
 # Height, width and frames.
-Shape = tuple[int, int, int]
+Sides = tuple[int, int, int]
 # Lanes of a request by step; the last one goes on to its end.
 Path = tuple[tuple[int, ...], ...]
 
@@ -53,7 +53,7 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What is measured: each of `shapes` (pixels of height and width, and frames) on each lane width that it may have.
+    """What is measured: each of `sizes` (pixels of height and width, and frames) on each lane width that it may have.
 
     `guidance_scale` is that of requests which name none (None: the family's), so that what is usual is measured: a step
     with guidance is another task than one without. Decodes are measured at `decode_widths`, and steps as batches of
@@ -61,7 +61,7 @@ class Program(Struct, frozen=True, kw_only=True):
     """
 
     family: Family
-    shapes: tuple[Shape, ...]
+    sizes: tuple[Sides, ...]
     widths: tuple[int, ...]
     world: int
     num_steps: int
@@ -71,31 +71,31 @@ class Program(Struct, frozen=True, kw_only=True):
     usual_steps: int = 20
 
     def rounds(self, costs: CostTable, *, use_kernels: bool = False) -> Iterator[Round]:
-        """A round for each shape and width that `costs` do not know, small pictures first, then one for moves.
+        """A round for each size and width that `costs` do not know, small pictures first, then one for moves.
 
         With `use_kernels` each is drawn twice in a few steps before: no figure shall have in it, and no client wait
         for, what a device does at its first call, when kernels are loaded or compiled and passes captured. (The first
         step of a batch, which is all that it does for the first time, is in no figure anyway.)
         """
-        for shape, batch in product(sorted(self.shapes), (1, *self.batches)):
-            for width in self._widths(shape):
-                is_known = self._is_known(costs, shape, width, batch=batch)
+        for size, batch in product(sorted(self.sizes), (1, *self.batches)):
+            for width in self._widths(size):
+                is_known = self._is_known(costs, size, width, batch=batch)
                 if use_kernels and (is_known or batch == 1):
-                    yield from self._kernel_rounds(shape, width, batch=batch)
+                    yield from self._kernel_rounds(size, width, batch=batch)
                 if not is_known:
-                    yield self._round(shape, width, num_steps=self.num_steps, batch=batch, measures="tasks")
-        if self.shapes and self.world > 1 and self.family.migratable and not costs.moves.measured:
-            yield self._tour(min(self.shapes))
+                    yield self._round(size, width, num_steps=self.num_steps, batch=batch, measures="tasks")
+        if self.sizes and self.world > 1 and self.family.migratable and not costs.moves.measured:
+            yield self._tour(min(self.sizes))
 
-    def _kernel_rounds(self, shape: Shape, width: int, *, batch: int) -> Iterator[Round]:
+    def _kernel_rounds(self, size: Sides, width: int, *, batch: int) -> Iterator[Round]:
         for turn in range(_KERNEL_ROUNDS):
             yield self._round(
-                shape, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing", turn=turn
+                size, width, num_steps=_KERNEL_STEPS, batch=batch, measures="nothing", turn=turn
             )
 
     @property
     def shown_sizes(self) -> tuple[Size, ...]:
-        """The shapes in the form of a cost set; a request of one has `usual_steps`."""
+        """The sizes in the form of a cost set; a request of one has `usual_steps`."""
         return tuple(
             Size(
                 name=Size.named(height=height, width=width, num_frames=num_frames),
@@ -106,24 +106,24 @@ class Program(Struct, frozen=True, kw_only=True):
                 num_steps=self.usual_steps,
                 conditions=self.family.num_conditions(self._scale),
             )
-            for height, width, num_frames in sorted(self.shapes)
+            for height, width, num_frames in sorted(self.sizes)
         )
 
     @property
     def _scale(self) -> float:
         return self.family.defaults.guidance_scale if self.guidance_scale is None else self.guidance_scale
 
-    def _widths(self, shape: Shape) -> list[int]:
-        widest = max_width(self._workload(shape).tokens)
+    def _widths(self, size: Sides) -> list[int]:
+        widest = max_width(self._workload(size).tokens)
         return [width for width in self.widths if width <= widest] or [1]
 
-    def _workload(self, shape: Shape) -> Workload:
-        height, width, num_frames = shape
+    def _workload(self, size: Sides) -> Workload:
+        height, width, num_frames = size
         tokens = self.family.num_tokens(height=height, width=width, num_frames=num_frames)
         return Workload(tokens=tokens, conditions=self.family.num_conditions(self._scale))
 
-    def _is_known(self, costs: CostTable, shape: Shape, width: int, *, batch: int) -> bool:
-        workload = self._workload(shape)
+    def _is_known(self, costs: CostTable, size: Sides, width: int, *, batch: int) -> bool:
+        workload = self._workload(size)
         decode_width = widest_within(self.decode_widths, width)
         tasks = ((Stage.ENCODE, 1), (Stage.DECODE, decode_width)) if batch == 1 else ()
         keys = [
@@ -133,29 +133,29 @@ class Program(Struct, frozen=True, kw_only=True):
         return all(key in costs.measured for key in keys)
 
     def _round(
-        self, shape: Shape, lane_width: int, *, num_steps: int, batch: int, measures: Measures, turn: int = 0
+        self, size: Sides, lane_width: int, *, num_steps: int, batch: int, measures: Measures, turn: int = 0
     ) -> Round:
-        height, width, num_frames = shape
-        size = f"{height}x{width}" + f"x{num_frames}" * (num_frames > 1)
-        named = f"{_NAME}-{measures}-{size}-w{lane_width}" + f"-again{turn}" * (turn > 0)
+        height, width, num_frames = size
+        shown = Size.named(height=height, width=width, num_frames=num_frames)
+        named = f"{_NAME}-{measures}-{shown}-w{lane_width}" + f"-again{turn}" * (turn > 0)
         paths: dict[str, Path] = {
             f"{named}-{first}" + f".{place}" * (batch > 1): (tuple(range(first, first + lane_width)),)
             for first in range(0, self.world - lane_width + 1, lane_width)
             for place in range(batch)
         }
-        requests = tuple(self._request(name, shape, num_steps=num_steps) for name in paths)
+        requests = tuple(self._request(name, size, num_steps=num_steps) for name in paths)
         return Round(requests=requests, paths=paths, measures=measures)
 
-    def _tour(self, shape: Shape) -> Round:
+    def _tour(self, size: Sides) -> Round:
         """One request that passes from rank to rank, alone in the world; of a video as few frames as there can be,
         since its steps take much longer than the moves."""
         path = tuple((rank,) for rank in tour(self.world)[: self.family.max_steps])
-        short = (*shape[:2], self.family.frames.base)
+        short = (*size[:2], self.family.frames.base)
         request = self._request(f"{_NAME}-moves", short, num_steps=len(path))
         return Round(requests=(request,), paths={request.id: path}, measures="moves")
 
-    def _request(self, name: str, shape: Shape, *, num_steps: int) -> Request:
-        height, width, num_frames = shape
+    def _request(self, name: str, size: Sides, *, num_steps: int) -> Request:
+        height, width, num_frames = size
         return Request(
             id=name,
             prompt=WARM_UP_PROMPT,

@@ -89,12 +89,12 @@ class Size(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def workload(self) -> Workload:
-        shape = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
+        sides = {"height": self.height, "width": self.width, "num_frames": self.num_frames}
         kind = family(self.family)
         return Workload(
-            tokens=kind.num_tokens(**shape),
+            tokens=kind.num_tokens(**sides),
             conditions=self.conditions,
-            state_bytes=kind.state_bytes(**shape),
+            state_bytes=kind.state_bytes(**sides),
             model=self.model,
         )
 

@@ -30,7 +30,7 @@ def widths_to_leave_out(adapter: Adapter, stage: Stage) -> tuple[int, ...]:
     usual = (args.default_height, args.default_width, args.num_frames)
     tokens = min(
         family.num_tokens(height=height, width=width, num_frames=num_frames)
-        for height, width, num_frames in stage.warmup_shapes or (usual,)
+        for height, width, num_frames in stage.warmup_sizes or (usual,)
     )
     found = unlike_widths(
         adapter.pipeline.transformer,

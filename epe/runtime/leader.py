@@ -227,7 +227,7 @@ def _warm_up(stage: Stage) -> Program:
     scheduler = stage.parallelism.scheduler
     return Program(
         family=stage.family,
-        shapes=stage.warmup_shapes,
+        sizes=stage.warmup_sizes,
         widths=scheduler.allowed_lane_widths,
         world=stage.parallelism.cp.world_size,
         num_steps=scheduler.warmup_steps,

@@ -21,7 +21,7 @@ def batching(*, max_batch: int = 4, world_size: int = 1, **fields: object) -> Cl
     """A cluster that has measured its batches; one of n takes a quarter longer for each request after the first."""
     program = Program(
         family=family("zimage"),
-        shapes=((256, 256, 1),),
+        sizes=((256, 256, 1),),
         widths=tuple(range(1, world_size + 1)),
         world=world_size,
         num_steps=3,

@@ -32,7 +32,7 @@ def test_a_width_that_was_slow_before_its_passes_were_captured_is_used_again() -
     first on two had run as it is."""
     cold, widths = Cold(), []
     program = Program(
-        family=family("zimage"), shapes=((64, 64, 1), (256, 256, 1)), widths=(1, 2), world=2, num_steps=4
+        family=family("zimage"), sizes=((64, 64, 1), (256, 256, 1)), widths=(1, 2), world=2, num_steps=4
     )
 
     async def main() -> None:

@@ -15,7 +15,7 @@ from epe.simulator.virtual_time import run
 from epe.transport.link import Parcel
 from tests.actors.cluster import Cluster, lease_seconds, request
 
-PROGRAM = Program(family=family("zimage"), shapes=((256, 256, 1),), widths=(1, 2, 3, 4), world=4, num_steps=3)
+PROGRAM = Program(family=family("zimage"), sizes=((256, 256, 1),), widths=(1, 2, 3, 4), world=4, num_steps=3)
 
 
 class Shelf:

@@ -190,7 +190,7 @@ def test_without_parents_a_hang_ends_the_world_with_the_rank_and_the_step():
 
 def test_a_warm_up_that_hangs_ends_the_service_with_a_reason():
     async def main() -> None:
-        rounds = Program(family=family("zimage"), shapes=((256, 256, 1),), widths=(1,), world=4, num_steps=3)
+        rounds = Program(family=family("zimage"), sizes=((256, 256, 1),), widths=(1,), world=4, num_steps=3)
         cluster = Cluster(warmup=rounds, survives=True, hangs=lambda lease, rank: True, start_s=50.0)
         starting = asyncio.ensure_future(cluster.start())
         await asyncio.sleep(51)

@@ -94,9 +94,7 @@ def test_an_old_deadline_does_not_end_a_later_request_of_the_same_id():
 
 def test_the_warm_up_is_not_counted_among_the_finished_requests():
     async def main() -> None:
-        rounds = Program(
-            family=family("zimage"), shapes=((256, 256, 1),), widths=(1, 2), world=4, num_steps=3
-        )
+        rounds = Program(family=family("zimage"), sizes=((256, 256, 1),), widths=(1, 2), world=4, num_steps=3)
         cluster = Cluster(warmup=rounds)
         desk = await cluster.start()
         assert (await desk.status()).num_finished == 0

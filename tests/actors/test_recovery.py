@@ -132,7 +132,7 @@ def test_whatever_dies_whenever_every_request_ends_once_with_its_picture(seed: i
 def test_ranks_that_die_in_the_warm_up_delay_it_and_no_more(seed: int):
     async def main() -> None:
         rounds = Program(
-            family=family("zimage"), shapes=((256, 256, 1),), widths=(1, 2, 4), world=4, num_steps=3
+            family=family("zimage"), sizes=((256, 256, 1),), widths=(1, 2, 4), world=4, num_steps=3
         )
         cluster = Cluster(seed=seed, warmup=rounds, survives=True)
         starting = asyncio.ensure_future(cluster.start())

@@ -313,7 +313,7 @@ def test_admission_refuses_a_deadline_that_cannot_be_met():
 def test_the_warm_up_measures_every_width_before_the_doors_open():
     async def main() -> None:
         rounds = Program(
-            family=family("zimage"), shapes=((256, 256, 1),), widths=(1, 2, 3, 4), world=4, num_steps=3
+            family=family("zimage"), sizes=((256, 256, 1),), widths=(1, 2, 3, 4), world=4, num_steps=3
         )
         cluster = Cluster(warmup=rounds)
         await cluster.start()

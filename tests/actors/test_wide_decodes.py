@@ -67,7 +67,7 @@ def test_elastic_decodes_on_several_ranks_where_the_warm_up_has_found_that_it_pa
         widths = (1, 2, 4)
         rounds = Program(
             family=family("zimage"),
-            shapes=((256, 256, 1),),
+            sizes=((256, 256, 1),),
             widths=widths,
             world=4,
             num_steps=3,

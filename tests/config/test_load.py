@@ -444,7 +444,7 @@ def test_frames_of_a_video_that_is_measured_stand_behind_its_size(settings, chec
     scheduler = settings["parallelism"]["scheduler"]
     scheduler["warmup_resolutions"] = [[96, 160], given]
     stage = build_stage(settings, env=NO_ENV)
-    assert stage.warmup_shapes == ((96, 160, stage.factory_args.num_frames), (128, 192, 17))
+    assert stage.warmup_sizes == ((96, 160, stage.factory_args.num_frames), (128, 192, 17))
     assert "- 128x192x17" in describe(stage)
     scheduler["warmup_resolutions"] = ["128x192x16"]
     assert refusal(settings).path == "parallelism.scheduler.warmup_resolutions[0]"

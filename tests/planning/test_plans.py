@@ -92,7 +92,7 @@ def of_tasks(costs: CostTable | None = None, **fields) -> list[Round]:
 
 
 def test_the_warm_up_uses_all_lanes_of_a_width_at_once():
-    rounds = of_tasks(shapes=((512, 256, 1),), widths=(1, 2, 4), world=4)
+    rounds = of_tasks(sizes=((512, 256, 1),), widths=(1, 2, 4), world=4)
     assert [sorted(lane for (lane,) in each.paths.values()) for each in rounds] == [
         [(0,), (1,), (2,), (3,)],
         [(0, 1), (2, 3)],
@@ -102,7 +102,7 @@ def test_the_warm_up_uses_all_lanes_of_a_width_at_once():
 
 
 def test_the_warm_up_leaves_out_lanes_that_are_too_wide_for_a_size():
-    rounds = of_tasks(shapes=((64, 64, 1),), widths=(1, 2, 4, 8), world=8)
+    rounds = of_tasks(sizes=((64, 64, 1),), widths=(1, 2, 4, 8), world=8)
     lanes = [lane for each in rounds for (lane,) in each.paths.values()]
     assert [len(lane) for lane in lanes] == [1] * 8 + [2] * 4 + [4] * 2
 
@@ -115,7 +115,7 @@ def known_costs(*widths: int) -> CostTable:
 
 
 def test_what_is_known_is_not_measured_again():
-    program = {"shapes": ((512, 256, 1),), "widths": (1, 2, 4), "world": 4}
+    program = {"sizes": ((512, 256, 1),), "widths": (1, 2, 4), "world": 4}
     (left,) = of_tasks(known_costs(1, 4), **program)
     assert sorted(left.paths.values()) == [((0, 1),), ((2, 3),)]
     assert of_tasks(known_costs(1, 2, 4), **program) == []
@@ -124,9 +124,7 @@ def test_what_is_known_is_not_measured_again():
 def test_what_is_known_is_drawn_twice_where_kernels_are_to_be_used_before_a_client_comes():
     """A decode is captured when it has come twice: measured before, two ranks seemed to take twice as long for it. And
     solvers of second order do something for the first time in their third step."""
-    program = Program(
-        family=family("zimage"), shapes=((512, 256, 1),), widths=(1, 2, 4), world=4, num_steps=3
-    )
+    program = Program(family=family("zimage"), sizes=((512, 256, 1),), widths=(1, 2, 4), world=4, num_steps=3)
     rounds = list(program.rounds(known_costs(1, 2, 4), use_kernels=True))
     assert [each.measures for each in rounds] == ["nothing"] * 6 + ["moves"]
     assert {request.num_steps for each in rounds[:6] for request in each.requests} == {3}
@@ -134,7 +132,7 @@ def test_what_is_known_is_drawn_twice_where_kernels_are_to_be_used_before_a_clie
 
 def test_what_a_device_does_at_its_first_call_is_in_no_figure():
     program = Program(
-        family=family("zimage"), shapes=((512, 256, 1),), widths=(1, 2), world=2, num_steps=3, batches=(2,)
+        family=family("zimage"), sizes=((512, 256, 1),), widths=(1, 2), world=2, num_steps=3, batches=(2,)
     )
     rounds = list(program.rounds(CostTable(), use_kernels=True))
     shown = [(each.measures, len(next(iter(each.paths.values()))[0]), len(each.requests)) for each in rounds]
@@ -153,7 +151,7 @@ def test_the_tour_passes_from_every_rank_to_every_other_equally_often(world: int
 
 
 def test_the_tour_of_a_video_has_few_frames():
-    program = Program(family=family("wan"), shapes=((480, 832, 81),), widths=(1,), world=2, num_steps=3)
+    program = Program(family=family("wan"), sizes=((480, 832, 81),), widths=(1,), world=2, num_steps=3)
     frames = {each.measures: {r.num_frames for r in each.requests} for each in program.rounds(CostTable())}
     assert frames == {"tasks": {81}, "moves": {1}}
 
@@ -164,10 +162,10 @@ def test_the_tour_of_many_ranks_is_short():
 
 
 def test_a_world_that_cannot_move_states_has_no_tour():
-    alone = Program(family=family("zimage"), shapes=((512, 256, 1),), widths=(1,), world=1, num_steps=3)
+    alone = Program(family=family("zimage"), sizes=((512, 256, 1),), widths=(1,), world=1, num_steps=3)
     assert [each.measures for each in alone.rounds(CostTable())] == ["tasks"]
     (still,) = (each for each in FAMILIES.values() if not each.migratable)
-    rounds = Program(family=still, shapes=((512, 512, 1),), widths=(2,), world=2, num_steps=3).rounds(
+    rounds = Program(family=still, sizes=((512, 512, 1),), widths=(2,), world=2, num_steps=3).rounds(
         CostTable()
     )
     assert [each.measures for each in rounds] == ["tasks"]
@@ -175,7 +173,7 @@ def test_a_world_that_cannot_move_states_has_no_tour():
 
 def test_the_warm_up_draws_with_the_guidance_of_requests_that_name_none():
     (own,), (stages,) = (
-        of_tasks(shapes=((512, 512, 1),), widths=(1,), world=1, guidance_scale=scale) for scale in (None, 0.0)
+        of_tasks(sizes=((512, 512, 1),), widths=(1,), world=1, guidance_scale=scale) for scale in (None, 0.0)
     )
     assert own.requests[0].guidance_scale == family("zimage").defaults.guidance_scale
     assert stages.requests[0].guidance_scale == 0.0

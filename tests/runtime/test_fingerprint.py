@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from epe.config.load import build_stage
 from epe.config.stage import Stage
@@ -63,3 +64,12 @@ def test_what_changes_the_work_changes_it(tiny_zimage: Path, change: dict):
 
 def test_another_device_is_another(tiny_zimage: Path):
     assert of(stage(tiny_zimage), device="NVIDIA A") != of(stage(tiny_zimage), device="NVIDIA B")
+
+
+def test_threads_of_the_host_count_on_a_cpu_alone(tiny_zimage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of `epe bench` under torchrun, which gives each process one thread, were none to `epe serve` of several
+    GPUs, whose ranks have as many as there are cores."""
+    before = {device: of(stage(tiny_zimage), device=device) for device in ("cpu", "NVIDIA A")}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    assert of(stage(tiny_zimage), device="NVIDIA A") == before["NVIDIA A"]
+    assert of(stage(tiny_zimage)) != before["cpu"]

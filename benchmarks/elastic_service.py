@@ -218,9 +218,8 @@ def main() -> None:
     arguments = _arguments()
     begin_s = time.monotonic()
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    signal(
-        SIGTERM, lambda *_: sys.exit("its time is up")
-    )  # What services have logged and measured is kept then too.
+    # What services have logged and measured is kept then too.
+    signal(SIGTERM, lambda *_: sys.exit("its time is up"))
     dtype = "float32" if arguments.device == "cpu" else "bfloat16"
     backend = "gloo" if arguments.device == "cpu" else "nccl"
     setting = Setting(

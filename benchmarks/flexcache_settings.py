@@ -37,6 +37,7 @@ SHOWN = {
         "even/10",
         "taylorseer/4",
         "teacache/0.013",
+        "pab/4",
     ),
     20: (
         "none/20",
@@ -52,6 +53,7 @@ SHOWN = {
         "even/5",
         "taylorseer/4",
         "teacache/0.013",
+        "pab/4",
     ),
 }
 # MagCache's knobs, tried until it computes as few steps as asked for: as its authors have them first.

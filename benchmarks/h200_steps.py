@@ -242,6 +242,16 @@ def _names(allowed: tuple[str, ...], text: str) -> list[str]:
     return names
 
 
+def _entrants(text: str) -> list[str]:
+    names = _names(tuple(EVERYBODY), text)
+    if "diffusers_compiled" in names and {"cache_dit", "cache_dit_reusing"} & set(names):
+        raise argparse.ArgumentTypeError(
+            "diffusers_compiled and cache-dit compile the same blocks, and torch gives the code of the first to the "
+            "second: ask for them in two runs"
+        )
+    return names
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -252,7 +262,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=lambda text: _names(families, text), default=list(families))
     parser.add_argument(
         "--entrants",
-        type=lambda text: _names(tuple(EVERYBODY), text),
+        type=_entrants,
         default=list(ENTRANTS),
         help=f"of {', '.join(EVERYBODY)} (default: all but other libraries)",
     )

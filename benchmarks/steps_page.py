@@ -13,13 +13,14 @@ from typing import Any
 
 from benchmarks.steps_page_text import (
     DECODING,
+    FORMS,
+    FORMS_TEXT,
     LIBRARIES,
     LIBRARIES_COMMAND,
     NOT_RUN,
     ROWS,
     SINCE,
     SLOWER,
-    UNTIMED,
 )
 
 Line = dict[str, Any]
@@ -52,7 +53,7 @@ def page(lines: Iterable[Line]) -> str:
     steps = [line for line in everything if "step_ms" in line]
     against = [line for line in steps if LIBRARIES.keys() & line["step_ms"].keys()]
     decodes = [line for line in everything if "decode" in line]
-    cases = _latest(line for line in steps if "kernels" not in line and line not in against)
+    cases = _latest(line for line in steps if line not in against)
     drawn = {_name(case): case for case in cases}
     beside = [_filled_in(line, drawn.get(_name(line), {})) for line in _latest(against)]
     return "\n".join(
@@ -85,7 +86,7 @@ def page(lines: Iterable[Line]) -> str:
             *_rows([line for line in everything if "compiled_rows" in line]),
             *_libraries(beside),
             *_slower([*cases, *beside], decodes),
-            *_untimed([line for line in steps if "kernels" in line], cases),
+            *_forms(cases),
             "",
             *SINCE,
             "",
@@ -114,21 +115,16 @@ def _sides(case: Line) -> list[int]:
     return [int(side) for side in case["size"].split("x")]
 
 
-def _untimed(lines: list[Line], cases: list[Line]) -> Iterator[str]:
-    """Runs of some cases without kernels that torch picks by timing them, the last of them with both."""
-    if not lines:
-        return
-    timed = {_name(case): case for case in cases}
-    yield from ("", "## Kernels that are not picked by timing", "", *UNTIMED, "")
-    titles = "diffusers, compiled | picked by timing | not picked by timing | ms | ms in the table above"
-    yield f"| family, size, text rows | {titles} |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    for line in sorted({_name(line): line for line in lines}.values(), key=_sides):
-        cells = [
-            _ratio(line["against_diffusers"].get(name)) for name in ("diffusers_compiled", "ours_timed", BEST)
-        ]
-        cells += [f"{_middle(each['step_ms'][BEST]):.1f}" for each in (line, timed[_name(line)])]
-        yield f"| {_name(line)} | " + " | ".join(cells) + " |"
+def _forms(cases: list[Line]) -> Iterator[str]:
+    """Of compiled blocks, where a run had others beside those that are as they are now."""
+    found = [case for case in cases if FORMS.keys() - {BEST} <= case["step_ms"].keys()]
+    for case in found:
+        yield from ("", f"## Forms of {_name(case)}", "", *FORMS_TEXT, "")
+        yield "| blocks | against diffusers | ms a step |"
+        yield "|---|--:|--:|"
+        for name, title in FORMS.items():
+            cells = _ratio(case["against_diffusers"][name]), f"{_middle(case['step_ms'][name]):.1f}"
+            yield f"| {title} | {' | '.join(cells)} |"
 
 
 def _speeds(cases: list[Line]) -> Iterator[str]:
@@ -187,7 +183,6 @@ def _rows(lines: list[Line]) -> Iterator[str]:
     found: dict[str, Line] = {}
     for line in lines:
         name = f"{line['compiled_rows']} {line['size']}, {line['text_rows']}"
-        name += f", {line['kernels']}" if "kernels" in line else ""
         found.setdefault(name, {}).update(line)
     yield f"| family, size, text rows | {' | '.join(ROW_TITLES.values())} |"
     yield "|---" * (1 + len(ROW_TITLES)) + "|"

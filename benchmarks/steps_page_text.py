@@ -22,11 +22,13 @@ LIBRARIES = {
     "ours_reusing": "ours, every second step left out",
 }
 LIBRARIES_COMMAND = (
-    "`python -m benchmarks.h200_steps --only flux1 --sizes 1024x1024 --timed-steps 10 --entrants "
-    f"diffusers,ours_compiled,{','.join(LIBRARIES)} >> RUN.jsonl`: the mean of ten steps. cache-dit 1.5.3 compiles "
-    "with its own settings of torch's compiler; of steps that it leaves out it computes the first eight blocks, its "
-    "default. Ours leave them out by FreeCache. xfuser 0.7.0 leaves the model to diffusers on one GPU, and compiles it "
-    "whole; it ran with four timed steps. Columns that no such run had are those of the first table.",
+    "`python -m benchmarks.h200_steps --only flux1 --sizes 1024x1024 --timed-steps 4 --entrants "
+    f"diffusers,ours_compiled,{','.join(LIBRARIES)} >> RUN.jsonl`: the mean of four steps. cache-dit 1.5.3 compiles "
+    "with its own settings of torch's compiler, for 150 s where ours took 18; of steps that it leaves out it computes "
+    "the first eight blocks, its default. Ours leave them out by FreeCache. xfuser 0.7.0 leaves the model to diffusers "
+    "on one GPU, and compiles it whole; it drew in a run before, in which ours had not yet the kernel for norm and "
+    "rotation and diffusers took "
+    "173.3 ms.",
 )
 
 SLOWER = (
@@ -34,34 +36,42 @@ SLOWER = (
     "diffusers as it is and compiled, and against other libraries."
 )
 
-UNTIMED = (
-    "Z-Image as the other families are compiled, whose kernels nobody times; it is left to torch's choice, and the "
-    "table of steps has runs of that. The rows of a lane are then those of one rank (`not picked by timing` above). At "
-    "256x256 and 512x512 in an earlier run, before norm and rotation were one kernel; at 1024x1024 with it, both ways "
-    "in one run of three rounds, beside a process that compiled on the same GPU. In a profile of that, without timing, "
-    "products and attention were 81.6 of 89.4 ms of kernels a step.",
+# Of Z-Image's compiled blocks: the best as they are, and others that were tried beside them.
+FORMS = {
+    "ours_before": "modulations in each block, kernels picked by timing: as it was",
+    "ours_compiled": "modulations beforehand, no kernel picked by timing: as it is",
+    "ours_added": "that, with a kernel that norms, gates and adds",
+    "ours_added_timed": "that, the other kernels picked by timing",
+    "ours_added_joined": "that, not picked by timing, with one product for queries, keys and values",
+}
+FORMS_TEXT = (
+    "In turn in one run of seven rounds. Kernels that nobody picks by timing add a row up in the same order on every "
+    "rank. The kernel that norms, gates and adds took no less time in all than those of the compiler, and was not "
+    "kept. With it a profile of four steps had 88.5 ms of kernels a step, 81.7 of them products and attention, and "
+    "1.0 ms between them; timed steps, which follow others without a pause, took 95.5. One product for queries, keys "
+    "and values took less in all seven rounds; alone, twenty in a graph, it took 531 µs where the three took 481. "
+    "Why is not known, and its rows on lanes were not tried on a GPU, so it was not kept either.",
 )
 
 SINCE = (
     "## Since these runs",
     "",
-    "Norm and rotation of queries and keys are one kernel in all families. Qwen-Image and Z-Image at 1024x1024 and Wan "
-    "with 17 frames drew with it, and no other row: 245.2 ms a step for 265.3 before, 97.4 for 99.9 and 115.4 for "
-    "123.8. Wan with 17 frames drew beside a process that compiled on the same GPU. Qwen-Image at 512x512 drew before "
-    "its modulations were computed once a step, Z-Image at 256x256 and 512x512 before its two gate layers were one "
-    "product.",
+    "Z-Image at 256x256 and 512x512, and its rows on lanes, are those of before its modulations were made "
+    "beforehand; the former with kernels picked by timing, the latter without. FLUX.1's rows on lanes are from before "
+    "norm and rotation were one kernel. Wan with 17 frames drew beside a process that compiled on the same GPU.",
 )
 
 NOT_RUN = (
     "## Not run",
     "",
-    "Empty cells. Steps as they are now (above); FLUX.2-klein. cache-dit 1.5.3 beside ours, which `--entrants "
-    "cache_dit,cache_dit_reusing,ours_reusing` draws with where it is installed: it drew with small models on a CPU; "
-    "one run on the GPU was ended after 118 s, when it still compiled. Other libraries beside other families. "
-    "diffusers' compiled decoder beside ours. Compiled blocks of Qwen-Image, Wan and FLUX.2-klein on lanes, those of "
-    "FLUX.1 with the kernel, and lanes of several GPUs (`--own-gpus`); captured ones ran on two "
-    "([lanes](multi-gpu.md)). Lanes of more than two GPUs. On one GPU two ranks, which were threads, replayed captured "
-    "passes in pieces between their exchanges with equal bits (`python -m benchmarks.graph_checks`). A stream of "
-    "requests through the whole service, and many short ones for the sake of memory, are [on their own "
-    "page](stream-h200.md).",
+    "Empty cells. FLUX.2-klein. cache-dit beside other families than FLUX.1: beside Z-Image it drew once with what "
+    "torch had compiled for diffusers' own blocks, which is why the program refuses to have both in one run. Its and "
+    "our steps with every second left out: `--entrants cache_dit_reusing,ours_reusing` drew them with small models "
+    "on a CPU. xfuser beside others than FLUX.1 at 1024x1024. diffusers' compiled decoder beside ours: after 95 s "
+    "its `max-autotune` had come to the last of its convolutions, when the run ended. Compiled blocks of Qwen-Image, "
+    "Wan and FLUX.2-klein on lanes, those of Z-Image at width 4, and lanes of several GPUs (`--own-gpus`); captured "
+    "ones ran on two ([lanes](multi-gpu.md)). Lanes of more than two GPUs. On one GPU two ranks, which were threads, "
+    "replayed captured passes in pieces between their exchanges with equal bits (`python -m "
+    "benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for the sake of "
+    "memory, are [on their own page](stream-h200.md).",
 )

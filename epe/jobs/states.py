@@ -58,11 +58,12 @@ class States:
 
     def want(self, request_ids: Iterable[str]) -> None:
         """From now on keep the states of these requests."""
-        self._wanted.update(request_ids)
+        if self._files is not None:
+            self._wanted.update(request_ids)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """These requests have ended."""
-        for request_id in request_ids:
+        for request_id in self._wanted.intersection(request_ids):
             self._wanted.discard(request_id)
             self._newest.pop(request_id, None)
             self._removing.add(request_id)

@@ -16,8 +16,6 @@ class Capturable:
     sharding: SequenceSharding
     graphs: Graphs | None = None
     writers: Writers | None = None
-    # Faster for some families; ranks may then add up equal rows in different orders.
-    picks_kernels_by_timing = False
 
     def use_graphs(self, graphs: Graphs) -> None:
         """Capture passes from now on, and decodes of pictures in bands. All else of a step (guidance, the scheduler)
@@ -27,7 +25,7 @@ class Capturable:
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
-        compile_blocks(self.pipeline.transformer, backend=backend, by_timing=self.picks_kernels_by_timing)
+        compile_blocks(self.pipeline.transformer, backend=backend)
 
     def compile_decoder(self, *, backend: str = "inductor") -> None:
         """Compile what stands between the convolutions of the decoder, which changes the last bits."""

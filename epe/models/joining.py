@@ -12,14 +12,14 @@ from torch.nn import functional
 
 class JoinedProduct:
     """What several layers make of the same features, computed at once. They keep their weights, which become parts of
-    the one, so that nothing is there twice, and know of it: who tries their products tries this one too. It rounds
-    otherwise."""
+    the one, so that nothing is there twice. It rounds otherwise. If lanes share its rows the layers know of it: who
+    tries their products tries this one too."""
 
-    def __init__(self, layers: Sequence[Any]) -> None:
+    def __init__(self, layers: Sequence[Any], *, shares_rows: bool = True) -> None:
         self._sizes = [len(layer.weight) for layer in layers]
         self.weight = _joined(layers, "weight")
         self.bias = None if layers[0].bias is None else _joined(layers, "bias")
-        for layer in layers:
+        for layer in layers if shares_rows else ():
             layer.joined = self
 
     def __call__(self, features: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -66,12 +66,11 @@ attend_at = torch.library.custom_op("epe::attend", _attend_at, mutates_args=())
 attend_at.register_fake(_result_of)
 
 
-def compile_blocks(model: nn.Module, *, backend: str = "inductor", by_timing: bool = False) -> None:
+def compile_blocks(model: nn.Module, *, backend: str = "inductor") -> None:
     """Compile the blocks that repeat in a diffusers model, once for all sizes.
 
     What is compiled is their `forward`: hooks, which may ask for the lane, stay outside. `inductor` is set up for
-    equal rows (`compile_rows`) unless kernels may be picked `by_timing`. Raises `StartFailed` for a model that does
-    not name its blocks.
+    equal rows (`compile_rows`). Raises `StartFailed` for a model that does not name its blocks.
     """
     names = set(getattr(model, "_repeated_blocks", None) or ())
     blocks = [
@@ -81,4 +80,4 @@ def compile_blocks(model: nn.Module, *, backend: str = "inductor", by_timing: bo
         raise StartFailed(f"{type(model).__name__} names no blocks that repeat; it cannot be compiled")
     for block in blocks:
         use_fast_gelus(block)
-        block.forward = compiled(block.forward, backend=backend, by_timing=by_timing)
+        block.forward = compiled(block.forward, backend=backend)

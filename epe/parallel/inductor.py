@@ -23,12 +23,11 @@ MAX_FEATURES = 8192
 MAX_FORMS = 64
 
 
-def compiled(function: Callable[..., T], *, backend: str, by_timing: bool = False) -> Callable[..., T]:
-    """`function` compiled as one piece for all sizes, in up to `MAX_FORMS` forms; by `compile_rows` for `inductor`,
-    unless kernels may be picked `by_timing`.
+def compiled(function: Callable[..., T], *, backend: str) -> Callable[..., T]:
+    """`function` compiled as one piece for all sizes, in up to `MAX_FORMS` forms; by `compile_rows` for `inductor`.
 
     A call raises `StartFailed` where the machine has no compiler."""
-    compiler = compile_rows if backend == "inductor" and not by_timing else backend
+    compiler = compile_rows if backend == "inductor" else backend
     inner = torch.compile(function, fullgraph=True, dynamic=True, backend=compiler)
 
     @wraps(function)

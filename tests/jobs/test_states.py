@@ -51,6 +51,11 @@ async def slowly(work: Callable[..., Any], *args: Any) -> Any:
     return work(*args)
 
 
+def holdings(states: States) -> list[object]:
+    """What it holds of requests, their names included."""
+    return [value for value in vars(states).values() if isinstance(value, (dict, set))]
+
+
 def offer(states: States, name: str, step: int) -> None:
     states.offer(StateHeader(request_id=name, step=step, names=("x",)), {"x": step})
 
@@ -126,8 +131,12 @@ def test_without_files_nothing_is_kept():
     async def main() -> None:
         states = States()
         await states.open(["a"])
-        offer(states, "a", 1)
-        states.forget(["a"])
+        states.want(["b"])
+        for name in ("a", "b"):
+            offer(states, name, 1)
+        assert not any(holdings(states))
+        states.forget(["a", "b"])
+        assert not any(holdings(states))
         assert await states.load("a") is None
         await states.close()
 

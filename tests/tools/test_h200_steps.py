@@ -52,6 +52,16 @@ def test_a_case_that_fails_costs_its_own_line_alone(
     assert list(case["step_ms"]) == ["diffusers"]
 
 
+def test_cache_dit_does_not_draw_with_what_was_compiled_for_diffusers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was warm after 1.9 s then, and after 150 by itself."""
+    monkeypatch.setattr(sys, "argv", ["h200_steps", "--entrants", "diffusers_compiled,cache_dit"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "ask for them in two runs" in capsys.readouterr().err
+
+
 def test_who_has_no_time_left_to_warm_up_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

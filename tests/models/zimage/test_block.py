@@ -1,0 +1,64 @@
+"""Blocks as compiled ones are, here left to torch: what they make of the noise level is there before them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.models.every_family import adapters_of, make_request
+from tests.models.trajectories import solo
+
+
+class CountedProducts(TorchDispatchMode):
+    """Of linear layers, by the features of what they give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = operation(*args, **(kwargs or {}))
+        if operation in (torch.ops.aten.linear.default, torch.ops.aten.addmm.default):
+            self.features[given.shape[-1]] += 1
+        return given
+
+
+@pytest.fixture
+def fast(tiny_zimage: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (adapter,) = adapters_of(tiny_zimage, 1)
+    monkeypatch.setattr("epe.models.capturing.compile_blocks", lambda *args, **how: None)
+    adapter.compile_blocks()  # type: ignore[attr-defined]
+    return adapter
+
+
+def test_guided_steps_are_those_of_blocks_as_they_are(tiny_zimage: Path, fast: Any) -> None:
+    (plain,) = adapters_of(tiny_zimage, 1)
+    request = make_request(tiny_zimage, height=64, width=96, num_steps=2)
+    expected, drawn = (solo(each, request).tensors["latents"] for each in (plain, fast))
+    torch.testing.assert_close(drawn, expected, rtol=0, atol=2e-5)
+
+
+def test_all_blocks_modulations_are_one_product(tiny_zimage: Path, fast: Any) -> None:
+    model = fast.pipeline.transformer
+    num_blocks = len(model.noise_refiner) + len(model.layers)
+    with CountedProducts() as counted:
+        solo(fast, make_request(tiny_zimage, height=64, width=96, num_steps=1))
+    assert counted.features[4 * model.config.dim] == 0
+    assert counted.features[4 * model.config.dim * num_blocks] == 1
+
+
+def test_weights_that_are_joined_are_there_once(tiny_zimage: Path, fast: Any) -> None:
+    (plain,) = adapters_of(tiny_zimage, 1)
+    held = [
+        {
+            weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
+            for weight in adapter.pipeline.transformer.parameters()  # type: ignore[attr-defined]
+        }
+        for adapter in (plain, fast)
+    ]
+    assert sum(held[1].values()) == sum(held[0].values())

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGTERM, signal
 from typing import Any
 
 from benchmarks.elastic_cells import requests, run_cell, simulated, summary, use
@@ -218,6 +218,8 @@ def main() -> None:
     arguments = _arguments()
     begin_s = time.monotonic()
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    # What services have logged and measured is kept then too.
+    signal(SIGTERM, lambda *_: sys.exit("its time is up"))
     dtype = "float32" if arguments.device == "cpu" else "bfloat16"
     backend = "gloo" if arguments.device == "cpu" else "nccl"
     setting = Setting(

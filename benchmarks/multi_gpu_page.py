@@ -27,7 +27,8 @@ COMMANDS = (
     'python -m benchmarks.elastic_service --policies "static SP2" --loads --kill >> SERVICE.jsonl',
     "python -m benchmarks.elastic_foretold COSTS > FORETOLD.jsonl",
     "python -m benchmarks.elastic_scatter COSTS SERVICE.jsonl >> FORETOLD.jsonl",
-    "python -m benchmarks.multi_gpu_page PARITY.jsonl LANES.jsonl SERVICE.jsonl FORETOLD.jsonl",
+    "python -m benchmarks.elastic_as_if COSTS > AS_IF.jsonl",
+    "python -m benchmarks.multi_gpu_page PARITY.jsonl LANES.jsonl SERVICE.jsonl FORETOLD.jsonl AS_IF.jsonl",
 )
 
 NOT_RUN = """## Not run

@@ -66,12 +66,13 @@ NOT_RUN = (
     "",
     "Empty cells. FLUX.2-klein. cache-dit beside other families than FLUX.1: beside Z-Image it drew once with what "
     "torch had compiled for diffusers' own blocks, which is why the program refuses to have both in one run. Its and "
-    "our steps with every second left out: `--entrants cache_dit_reusing,ours_reusing` drew them with small models "
-    "on a CPU. xfuser beside others than FLUX.1 at 1024x1024. diffusers' compiled decoder beside ours: after 95 s "
-    "its `max-autotune` had come to the last of its convolutions, when the run ended. Compiled blocks of Qwen-Image, "
-    "Wan and FLUX.2-klein on lanes, those of Z-Image at width 4, and lanes of several GPUs (`--own-gpus`); captured "
-    "ones ran on two ([lanes](multi-gpu.md)). Lanes of more than two GPUs. On one GPU two ranks, which were threads, "
-    "replayed captured passes in pieces between their exchanges with equal bits (`python -m "
-    "benchmarks.graph_checks`). A stream of requests through the whole service, and many short ones for the sake of "
-    "memory, are [on their own page](stream-h200.md).",
+    "our steps with every second left out: `--entrants cache_dit_reusing,ours_reusing` drew them with small models on "
+    "a CPU. xfuser beside others than FLUX.1 at 1024x1024: its transformer of Z-Image takes no call of diffusers "
+    "0.42.1 (`joint_attention_kwargs`), those of Qwen-Image and Wan drew diffusers' latents with small models on a "
+    "CPU. diffusers' compiled decoder beside ours: after 95 s its `max-autotune` had come to the last of its "
+    "convolutions, when the run ended. Compiled blocks of Qwen-Image, Wan and FLUX.2-klein on lanes, those of Z-Image "
+    "at width 4, and lanes of several GPUs (`--own-gpus`); captured ones ran on two ([lanes](multi-gpu.md)). Lanes of "
+    "more than two GPUs. On one GPU two ranks, which were threads, replayed captured passes in pieces between their "
+    "exchanges with equal bits (`python -m benchmarks.graph_checks`). A stream of requests through the whole service, "
+    "and many short ones for the sake of memory, are [on their own page](stream-h200.md).",
 )

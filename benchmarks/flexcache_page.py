@@ -67,6 +67,10 @@ class Run:
         """Whether anything was timed in all rounds."""
         return any(steps == num_steps and strategy != "none" for steps, strategy, _ in self.speed)
 
+    def is_captured(self, num_steps: int) -> bool:
+        """Whether all of that was timed with captured passes too."""
+        return all(key in self.captured for key in self.speed if key[0] == num_steps)
+
     @property
     def step_counts(self) -> list[int]:
         return sorted({num_steps for num_steps, _, _ in self.quality}, reverse=True)
@@ -139,9 +143,12 @@ def _table(run: Run, num_steps: int) -> Iterator[str]:
 def _times(run: Run, key: Key) -> str:
     """Three cells, empty where nothing was measured."""
     timed, captured = run.speed.get(key), run.captured.get(key)
-    spread = f"{timed['speed_up']:.2f} ({timed['least']:.2f} to {timed['most']:.2f})" if timed else ""
     whole = f"{timed['whole_speed_up']:.2f}" if timed else ""
-    return f"{spread} | {whole} | " + (f"{captured['speed_up']:.2f}" if captured else "")
+    return f"{_spread(timed)} | {whole} | {_spread(captured)}"
+
+
+def _spread(timed: Line | None) -> str:
+    return f"{timed['speed_up']:.2f} ({timed['least']:.2f} to {timed['most']:.2f})" if timed else ""
 
 
 def _kept(run: Run, key: Key) -> str:
@@ -185,16 +192,18 @@ def _waits(run: Run, num_steps: int) -> Iterator[str]:
 
 
 def plot(run: Run, num_steps: int, path: Path) -> None:
+    """By the speed-up of captured steps, as a service on a GPU has them, where all of them were measured so."""
+    timed, kind = (run.captured, "captured steps") if run.is_captured(num_steps) else (run.speed, "steps")
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for name, colour in COLOURS.items():
         points = sorted(
-            (run.speed[_key(line)]["speed_up"], line["psnr_db"])
+            (timed[_key(line)]["speed_up"], line["psnr_db"])
             for line in run.of(num_steps)
-            if line["strategy"] == name and _key(line) in run.speed
+            if line["strategy"] == name and _key(line) in timed
         )
         if points:
             axes.plot(*zip(*points, strict=True), "o-", color=colour, label=name, markersize=4, linewidth=1)
-    axes.set_xlabel("speed-up of the steps")
+    axes.set_xlabel(f"speed-up of {kind}")
     axes.set_ylabel("PSNR to every step computed, dB")
     axes.set_title(f"Demo model, {num_steps} steps")
     axes.grid(alpha=0.3)

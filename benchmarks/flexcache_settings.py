@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 from epe.cache import CacheRules, Profile, resolve
 from epe.families import family
@@ -37,6 +37,7 @@ SHOWN = {
         "even/10",
         "taylorseer/4",
         "teacache/0.013",
+        "pab/4",
     ),
     20: (
         "none/20",
@@ -52,12 +53,16 @@ SHOWN = {
         "even/5",
         "taylorseer/4",
         "teacache/0.013",
+        "pab/4",
     ),
 }
 # MagCache's knobs, tried until it computes as few steps as asked for: as its authors have them first.
 _RETENTIONS = (0.2, 0.1, 0.05)
 _THRESHOLDS = tuple(0.01 * 1.15**power for power in range(60))
 _SKIPS = (2, 3, 4, 6, 8)
+# Tried after those, for many computed steps of a model whose velocities hardly change.
+_FINER_THRESHOLDS = tuple(1e-5 * 1.3**power for power in range(60))
+_FEWER_SKIPS = (1, *_SKIPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +173,8 @@ def evenly(count: int, num_steps: int) -> Reuse:
 def _mag_with(count: int, rules: CacheRules, num_steps: int) -> Reuse | None:
     """MagCache at the least threshold at which it computes so many steps, with as many at the start as do for it, and
     then with as few in a row that are not computed."""
-    for retention, skips, threshold in product(_RETENTIONS, _SKIPS, _THRESHOLDS):
+    usual, finer = (_SKIPS, _THRESHOLDS), (_FEWER_SKIPS, _FINER_THRESHOLDS)
+    for retention, skips, threshold in chain(*(product(_RETENTIONS, *knobs) for knobs in (usual, finer))):
         strategy = MagCache(
             threshold=threshold, max_skip_steps=skips, retention_ratio=retention, few_steps=True
         )

@@ -20,6 +20,8 @@ class Accounting:
         self._seconds: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
         self.visits: list[LaneVisit] = []
         self._num_computed_steps = self._num_reused_steps = self._kept_bytes = 0
+        # What FlexCache kept in the last lease, at most.
+        self.last_kept_bytes = 0
 
     def ran(self, running: Running, *, now_s: float) -> None:
         """A lease has run to its end, as the last report says."""
@@ -31,7 +33,8 @@ class Accounting:
         self._seconds[lease.stage] += took_s
         if lease.stage is Stage.DENOISE:
             self._drew_steps(lease, num_tasks=running.num_tasks)
-        self._kept_bytes = max(self._kept_bytes, *(report.kept_bytes for report in running.done))
+        self.last_kept_bytes = max(report.kept_bytes for report in running.done)
+        self._kept_bytes = max(self._kept_bytes, self.last_kept_bytes)
         self._visited(lease, start_s - self.arrival_s, now_s - self.arrival_s)
 
     def made_file(self, seconds: float) -> None:

@@ -352,6 +352,7 @@ class Planner(Actor):
             num_waiting=num_waiting,
             num_running=len(self.trajectories) - num_waiting,
             num_finished=self.endings.num_finished,
+            kept_bytes=sum(each.accounting.last_kept_bytes for each in self.trajectories.values()),
             reason=self.doors.reason or self.upkeep.stall(),
             costs=self.warming.status,
             policy=self.leasing.deciding.status,

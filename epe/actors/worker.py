@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ from epe.messages import (
 from epe.telemetry.log import get_logger
 from epe.transport import shared
 from epe.transport.link import Parcel
+
+T = TypeVar("T")
 
 log = get_logger("worker")
 
@@ -114,10 +116,9 @@ class Worker(Actor):
         self.directory = directory
         self.stopped_by = stopped_by
         self.fetch_timeout_s = fetch_timeout_s
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         # uvloop counts its own time in milliseconds, which is as long as a move may take.
         self.clock = clock or asyncio.get_running_loop().time
-        self._move_s: dict[int, float] = {}
         # With another process; tried until it is known not to be on this host.
         self._shares_memory = directory.nodes[rank] != directory.leader and shared.IS_POSSIBLE
 
@@ -153,14 +154,15 @@ class Worker(Actor):
 
     def _lease(self, lease: Lease) -> None:
         transfer = lease.transfer_to(self.rank)
-        incoming: Future[Parcel] | None = None
-        if transfer is not None:
-            incoming = Future()
-            self._own(self._fetch(lease, transfer, incoming))
-        self._own(self._run(lease, self.device.submit(lease, incoming)))
+        if transfer is None:
+            self._own(self._run(lease, self.device.submit(lease, None), None))
+            return
+        incoming: Future[Parcel] = Future()
+        fetching = self._own(self._fetch(lease, transfer, incoming))
+        self._own(self._run(lease, self.device.submit(lease, incoming), fetching))
 
-    async def _fetch(self, lease: Lease, transfer: Transfer, incoming: Future[Parcel]) -> None:
-        """Bring the state here while earlier leases still compute."""
+    async def _fetch(self, lease: Lease, transfer: Transfer, incoming: Future[Parcel]) -> float:
+        """Bring the state here while earlier leases still compute; the seconds that this took, or 0.0 if it failed."""
         fetch = Fetch(request_id=lease.request.id, step=lease.first_step, bare=lease.leaves_kept)
         begin_s = self.clock()
         source = transfer.source
@@ -169,16 +171,18 @@ class Worker(Actor):
             parcel = await self.ref(holder).ask(fetch, timeout_s=self.fetch_timeout_s)
         except Exception as error:
             incoming.set_exception(error)
-        else:
-            self._move_s[lease.seq] = self.clock() - begin_s - parcel.message.waited_s
-            incoming.set_result(parcel)
+            return 0.0
+        move_s: float = self.clock() - begin_s - parcel.message.waited_s
+        incoming.set_result(parcel)
+        return move_s
 
-    async def _run(self, lease: Lease, ending: asyncio.Future[Outcome]) -> None:
+    async def _run(
+        self, lease: Lease, ending: asyncio.Future[Outcome], fetching: asyncio.Task[float] | None
+    ) -> None:
         outcome = await ending
         report = outcome.report
-        move_s = self._move_s.pop(lease.seq, 0.0)
-        if isinstance(report, LeaseDone) and move_s > 0:
-            report = replace(report, move_s=move_s)
+        if isinstance(report, LeaseDone) and fetching is not None:
+            report = replace(report, move_s=max(0.0, await fetching))
         self._log_ended(lease, report)
         # The report goes before the picture: the planner can use the ranks while that is still on its way.
         await self._tell(report, lease, outcome.state)
@@ -229,12 +233,13 @@ class Worker(Actor):
             "lease.ended", seq=lease.seq, rank=self.rank, request=lease.request.id, stage=lease.stage, **times
         )
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._disown)
+        return task
 
-    def _disown(self, task: asyncio.Task[None]) -> None:
+    def _disown(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             reason = f"the worker failed: {type(error).__name__}: {error}"

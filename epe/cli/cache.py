@@ -24,6 +24,7 @@ from epe.messages import Request
 
 # What of a profile a strategy needs.
 _NEEDS = {"magcache": "gram", "meancache": "gram", "freecache": "gram", "teacache": "tea"}
+_OF_TEA = "; teacache: "
 
 
 def run(argv: Sequence[str]) -> int:
@@ -152,9 +153,16 @@ def _with_part(fitted: Profile, known: Profile | None, strategy: str) -> Profile
     replace = msgspec.structs.replace
     if known is None:
         return replace(fitted, gram=(), sigmas=(), gains=()) if has_tea else replace(fitted, tea=())
-    if has_tea:
-        return replace(known, tea=fitted.tea, tea_threshold=fitted.tea_threshold)
-    return replace(fitted, tea=known.tea, tea_threshold=known.tea_threshold)
+    rest, of_tea = (known, fitted) if has_tea else (fitted, known)
+    source = _source(rest, of_tea)
+    return replace(rest, tea=of_tea.tea, tea_threshold=of_tea.tea_threshold, source=source)
+
+
+def _source(rest: Profile, of_tea: Profile) -> str:
+    """Where the numbers of two profiles that have become one come from, those of TeaCache after the others."""
+    parts = [rest.source.partition(_OF_TEA)[0]] if rest.gram or rest.mag else []
+    parts += [of_tea.source.rpartition(_OF_TEA)[2]] if of_tea.tea else []
+    return _OF_TEA.join(dict.fromkeys(parts))
 
 
 def _shown(profile: Profile | None, family: Family) -> str:

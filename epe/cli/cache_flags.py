@@ -76,6 +76,7 @@ def strategy_of(args: Namespace, profile: Profile | None) -> Strategy | None:
         if (value := getattr(args, f"{strategy}_{field.name}")) is not None
     }
     if args.freecache_profile is not None:
+        _check_used(chosen, ["--freecache-profile"] if chosen != "freecache" else [], [])
         budget = _budget_of(args.freecache_profile, profile)
         if given.setdefault(("freecache", "fresh_budget"), budget) != budget:
             raise BadSetting("it contradicts --freecache-fresh-budget; give one", path="--freecache-profile")

@@ -97,13 +97,15 @@ class PolicyStatus(Struct, frozen=True, kw_only=True):
 
 
 class Status(Struct, frozen=True, kw_only=True, tag=True):
-    """The service as the planner sees it; `phase` is loading, warming, running, draining or failed."""
+    """The service as the planner sees it; `phase` is loading, warming, running, draining or failed. FlexCache keeps
+    `kept_bytes` of the requests in work: of each the most that it kept on a rank in the last lease."""
 
     phase: str
     ranks: tuple[RankStatus, ...]
     num_waiting: int
     num_running: int
     num_finished: int
+    kept_bytes: int = 0
     reason: str = ""
     costs: CostsStatus | None = None
     policy: PolicyStatus | None = None

@@ -96,6 +96,7 @@ class Metrics:
         self._num_waiting = gauge("epe_requests_waiting", "Requests that no lane has begun.")
         self._num_running = gauge("epe_requests_running", "Requests that were begun and have not ended.")
         self._lanes = gauge("epe_lanes", "Lanes at work by the number of their ranks.", "width")
+        self._kept_bytes = gauge("epe_cache_kept_bytes", "What FlexCache keeps of the requests in work.")
         self._results_bytes = gauge("epe_results_bytes", "Files that are kept for clients to fetch.")
         self._readers = gauge("epe_event_readers", "Readers of /v1/events.")
 
@@ -126,6 +127,7 @@ class Metrics:
         self._ranks.show(status.ranks)
         self._num_waiting.set(status.num_waiting)
         self._num_running.set(status.num_running)
+        self._kept_bytes.set(status.kept_bytes)
         self._results_bytes.set(results_bytes)
         self._readers.set(num_readers)
         return generate_latest(self.registry)

@@ -54,6 +54,11 @@ def test_few_steps_are_skipped_only_where_that_is_asked_for(base):
             "--teacache-coefficients: .*nan.* is not allowed",
         ),
         ("--cache-strategy magcache", "--cache-strategy: magcache is not supported with this model"),
+        ("--freecache-profile demo:5", "--freecache-profile: it has no effect: no --cache-strategy is given"),
+        (
+            "--cache-strategy none --freecache-profile demo:5",
+            "--freecache-profile: it has no effect: --cache-strategy is none",
+        ),
         ("--cache-strategy freecache --freecache-profile demo", "not of the form MODEL:N"),
         ("--cache-strategy freecache --freecache-profile demo:²", "'demo:²' is not of the form MODEL:N"),
         ("--steps 4 --cache-strategy freecache", "--cache-strategy: freecache is not supported with this"),

@@ -110,6 +110,25 @@ async def test_a_caller_that_is_cancelled_cancels_its_request(runtime):
     assert status.num_running == status.num_waiting == 0
 
 
+async def test_what_is_kept_of_a_request_is_told_while_it_runs_and_gone_when_it_is_cancelled(runtime):
+    drawing = asyncio.create_task(runtime.generate("a cone", num_steps=500, cache=TaylorSeer()))
+    for _ in range(500):
+        if (status := await runtime.status()).kept_bytes:
+            break
+        await asyncio.sleep(0.02)
+    # Of 16 channels at an eighth of the size, in 32 bits: of a straight line one at first, then two.
+    velocity_bytes = 16 * 16 * 16 * 4
+    assert status.kept_bytes in (velocity_bytes, 2 * velocity_bytes)
+    drawing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drawing
+    for _ in range(200):
+        if not (status := await runtime.status()).num_running:
+            break
+        await asyncio.sleep(0.02)
+    assert (status.num_running, status.kept_bytes) == (0, 0)
+
+
 async def test_a_cancelled_handle_says_so(runtime):
     from epe.config.request import resolve_request
 

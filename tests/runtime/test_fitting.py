@@ -69,13 +69,20 @@ def test_one_strategys_part_is_fitted_alone(
     prompts, target = tmp_path / "prompts.txt", tmp_path / "flexcache.json"
     prompts.write_text("a cat")
     model = ["--model", "zimage", "--model-path", str(checkpoint), "--prompts", str(prompts)]
-    flags = ["--steps", "5", "--height", "64", "--width", "64", "--device", "cpu", "--strategy"]
-    for strategy, known in (("teacache", "supported: teacache"), ("freecache", "supported: magcache")):
-        assert run(["cache", "fit", *model, "--output", str(target), *flags, strategy]) == 0
+    flags = ["--height", "64", "--width", "64", "--device", "cpu", "--output", str(target)]
+    for strategy, num_steps, known in (
+        ("teacache", "4", "supported: teacache"),
+        ("teacache", "5", "supported: teacache"),
+        ("freecache", "6", "supported: magcache"),
+        ("teacache", "4", "supported: magcache"),
+    ):
+        assert run(["cache", "fit", *model, *flags, "--steps", num_steps, "--strategy", strategy]) == 0
         assert known in capsys.readouterr().out
     profile = read_profile(target, "zimage")
     assert profile.tea
-    assert profile.gram
+    assert len(profile.gram) == 6
+    drawn = "epe cache fit: 1 trajectories of {} steps at 64 x 64, guidance 5, seeds from 0"
+    assert profile.source == f"{drawn.format(6)}; teacache: {drawn.format(4)}"
 
 
 def test_a_model_of_videos_is_fitted_with_as_few_frames_as_are_asked_for(

@@ -114,6 +114,13 @@ def test_the_gauges_say_how_things_are_now():
     assert page["epe_ranks"][("epe_ranks", "idle")] == 4.0
     assert page["epe_results_bytes"] == {("epe_results_bytes",): 5.0}
     assert page["epe_lanes"] == {}
+    assert page["epe_cache_kept_bytes"] == {("epe_cache_kept_bytes",): 0.0}
+
+
+def test_what_flexcache_keeps_now_is_that_of_the_requests_in_work():
+    status = Status(phase="running", ranks=(), num_waiting=0, num_running=1, num_finished=0, kept_bytes=4096)
+    page = Metrics().show(status, results_bytes=0, num_readers=0).decode()
+    assert "\nepe_cache_kept_bytes 4096.0\n" in page
 
 
 def shown(metrics: Metrics, *ranks: RankStatus) -> str:

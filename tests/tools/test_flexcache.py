@@ -34,6 +34,14 @@ def test_every_strategy_is_compared_and_freecache_with_even_steps_at_equal_count
             assert len(each.reuse.computed) == each.value
 
 
+@pytest.mark.parametrize("num_steps", [50, 20])
+def test_magcache_is_compared_at_every_count_that_freecache_is(num_steps: int) -> None:
+    """With the demo model it had no threshold for the largest ones."""
+    found = flexcache_settings.settings(read_profile(model_folder("demo") / FILE, "zimage"), num_steps)
+    counts = tuple(len(each.reuse.computed) for each in found if each.strategy == "magcache")
+    assert counts == flexcache_settings.COUNTS[num_steps]
+
+
 @pytest.mark.parametrize("family", flexcache_speed.FAMILIES_MEASURED)
 def test_real_sizes_are_measured_with_one_setting_of_each_strategy_first(family: str) -> None:
     found = list(flexcache_speed.settings(family))

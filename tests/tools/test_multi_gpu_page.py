@@ -8,7 +8,18 @@ from benchmarks.multi_gpu_page import page, read
 from benchmarks.nearness import is_near
 from tests.world import ROOT
 
-RUNS = ("parity", "parity-b", "lanes-a", "lanes-b", "lanes-c", "elastic", "elastic-b", "foretold", "service")
+RUNS = (
+    "parity",
+    "parity-b",
+    "lanes-a",
+    "lanes-b",
+    "lanes-c",
+    "elastic",
+    "elastic-b",
+    "foretold",
+    "as-if",
+    "service",
+)
 # Operations of a step were counted there.
 STEPS = ("c", "d", "e")
 

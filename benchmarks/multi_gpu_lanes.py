@@ -83,7 +83,8 @@ def steps(lines: list[Line]) -> Iterator[str]:
         "the others among it. The bound is one rank's time over the lane's ranks with the bytes of the lane at the "
         "most that exchanges here received a second, and nothing else; the ideal is the roofline of one rank (its "
         "operations counted, products at 790 and attention at 600 TFLOP/s) over the lane's ranks with its bytes at 375 "
-        "GB/s. Z-Image has one guidance branch, Qwen-Image and Wan two. Blocks are not compiled."
+        "GB/s. FLUX.1 and Wan have 512 rows of text, the others 128; Z-Image and FLUX.1 have one guidance branch, "
+        "Qwen-Image and Wan two. Blocks are not compiled."
     )
     yield ""
     heads = ("family, size", "way", "as it is, ms", "its host, ms", "captured, ms", "its host, ms", "ratio")

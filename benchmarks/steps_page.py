@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.steps_page_hosts import exact_behind, hosts
 from benchmarks.steps_page_text import (
     DECODING,
     FORMS,
@@ -72,13 +73,17 @@ def page(lines: Iterable[Line]) -> str:
             "takes longer.",
             "",
             *_speeds(cases),
+            *hosts(steps),
             "",
             "## Bits and memory",
             "",
             "Of each column: whether all rounds gave the expected latents, bit for bit, else the largest difference "
             "and the largest value. Expected are, of diffusers' and our own as they are, those of diffusers as it is; "
-            "of captured and compiled steps those of our own as they are, if these were in the run. Graphs: device "
-            "memory of all captured passes of the family so far.",
+            "of captured and compiled steps those of our own as they are, if these were in the run. Ours differ from "
+            "diffusers as it is since ranks [divide no product](../decisions/0018-products-are-not-divided.md); with "
+            "one setting for both, in runs before, [they did not](h200-families.md). Graphs: device memory of all "
+            "captured passes of the family so far. Peaks: what torch had reserved at most when an entrant first drew, "
+            "with what those before it kept.",
             "",
             *_tolerance(cases),
             *_bits(cases),
@@ -86,6 +91,7 @@ def page(lines: Iterable[Line]) -> str:
             *_rows([line for line in everything if "compiled_rows" in line]),
             *_libraries(beside),
             *_slower([*cases, *beside], decodes),
+            *exact_behind(steps),
             *_forms(cases),
             "",
             *SINCE,

@@ -92,6 +92,49 @@ def test_those_that_were_faster_are_named() -> None:
     assert f"\n{named}; KL 8x8 (diffusers_compiled): by the medians" in page([SETTING, *behind])
 
 
+def test_a_ratio_of_a_faster_host_stands_beside_that_of_the_last_run() -> None:
+    def run(size: str, host_ms: float) -> dict[str, object]:
+        times = {
+            "diffusers": host_ms,
+            "diffusers_compiled": 30.0,
+            "ours_captured": 40.0,
+            "ours_compiled": 20.0,
+        }
+        return {
+            "family": "flux1",
+            "size": size,
+            "text_rows": 128,
+            "step_ms": {name: [each] * 3 for name, each in times.items()},
+            "against_diffusers": {name: [host_ms / each] * 3 for name, each in times.items()},
+            "equal_bits": {},
+            "graphs": {},
+            "peak_gib": {},
+        }
+
+    runs = [run("256x256", 60.0), run("512x512", 60.0), run("1024x1024", 60.0), run("256x256", 90.0)]
+    told = page([SETTING, *runs, run("1024x1024", 90.0)])
+    table = told.split("## Small pictures and their hosts")[1].split("##")[0]
+    assert [row for row in table.splitlines() if row.startswith("| flux1")] == [
+        "| flux1 256x256, 128 | 60.0 | 30.0, 2.00× | 40.0, 1.50× | 20.0, 3.00× |",
+        "| flux1 256x256, 128 | 90.0 | 30.0, 3.00× | 40.0, 2.25× | 20.0, 4.50× |",
+    ]
+    assert "in a run of flux1 256x256, 128; flux1 512x512, 128; flux1 1024x1024, 128. " in told
+
+
+def test_where_exact_is_ahead_nothing_is_said_of_it() -> None:
+    run = {
+        "family": "flux1",
+        "size": "256x256",
+        "text_rows": 128,
+        "step_ms": {name: [1.0] * 3 for name in ("diffusers", "diffusers_compiled", "ours_captured")},
+        "against_diffusers": {"diffusers_compiled": [1.5] * 3, "ours_captured": [1.6] * 3},
+        "equal_bits": {},
+        "graphs": {},
+        "peak_gib": {},
+    }
+    assert "Captured steps alone" not in page([SETTING, run])
+
+
 def test_what_lanes_gave_in_several_runs_is_one_row() -> None:
     case = {"compiled_rows": "wan", "size": "480x832x17", "text_rows": 512}
     lines = [

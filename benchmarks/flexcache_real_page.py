@@ -27,6 +27,7 @@ def real_sizes(lines: Sequence[Line]) -> Iterator[str]:
         f"FlexCache and without.{_UNFITTED if any(line.get('strategy') == 'teacache' for line in lines) else ''}"
     )
     yield from _bits(lines)
+    yield from _plain_steps(lines)
     yield ""
     yield "| family | passes | strategy | value | computed | speed-up | computed step | reused step ms | kept MiB |"
     yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
@@ -49,6 +50,21 @@ def _bits(lines: Sequence[Line]) -> Iterator[str]:
         if families:
             yield ""
             yield f"Captured, steps of `pab` gave {said} of uncaptured ones: {', '.join(families)}."
+
+
+def _plain_steps(lines: Sequence[Line]) -> Iterator[str]:
+    """How far a step without FlexCache strayed: a setting is drawn once, and its speed-up is to the one beside it."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        if line["case"] == "setting" and line["captured"]:
+            found.setdefault(line["family"], []).append(1000 * line["plain_s"])
+    spread = "; ".join(f"{family} {min(ms):.1f} to {max(ms):.1f} ({len(ms)})" for family, ms in found.items())
+    if spread:
+        yield ""
+        yield (
+            "Each setting was drawn once, and its speed-up is to a step without FlexCache that was measured just "
+            f"before and after it. That step, captured, in ms, from the least to the most (settings): {spread}."
+        )
 
 
 def _in_order(lines: Sequence[Line]) -> list[Line]:

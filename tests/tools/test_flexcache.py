@@ -138,6 +138,7 @@ def test_the_page_tells_what_the_lines_say(tmp_path: Path) -> None:
     assert "beside the 2.00 ms of each computed step, each of the 12 steps takes 0.25 ms (6 computed)" in text
     assert "| zimage | captured | none | | 50 | 1 | 20.0 ms | | |" in text
     assert "| zimage | captured | freecache | 25 | 25 | 1.98 | 1.003 | 0.20 | 2.00 |" in text
+    assert "from the least to the most (settings): zimage 20.1 to 20.3 (2)." in text
     flexcache_page.plot(run, 12, tmp_path / "plot.png")
     flexcache_page.sheet(run, 12, tmp_path / "sheet.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
@@ -155,9 +156,10 @@ def _captured_lines(times: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _real_lines() -> list[dict[str, Any]]:
     named = {"family": "zimage", "captured": True}
-    taken = {"speed_up": 1.98, "computed_step": 1.003, "reused_step_s": 0.0002, "kept_bytes": 2**21}
+    taken = {"speed_up": 1.98, "computed_step": 1.003, "reused_step_s": 0.0002, "kept_bytes": 2**21, "plain_s": 0.0201}
     return [
         {"case": "machine", "gpu": "a GPU", "torch": "2"},
         {"case": "plain", **named, "step_s": 0.02, "made_s": 1.0},
         {"case": "setting", **named, "strategy": "freecache", "value": 25, "computed": 25, **taken},
+        {"case": "setting", **named, "strategy": "pab", "value": 2, "computed": 50, **taken, "plain_s": 0.0203},
     ]

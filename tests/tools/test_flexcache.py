@@ -156,10 +156,24 @@ def _captured_lines(times: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _real_lines() -> list[dict[str, Any]]:
     named = {"family": "zimage", "captured": True}
-    taken = {"speed_up": 1.98, "computed_step": 1.003, "reused_step_s": 0.0002, "kept_bytes": 2**21, "plain_s": 0.0201}
+    taken = {
+        "speed_up": 1.98,
+        "computed_step": 1.003,
+        "reused_step_s": 0.0002,
+        "kept_bytes": 2**21,
+        "plain_s": 0.0201,
+    }
     return [
         {"case": "machine", "gpu": "a GPU", "torch": "2"},
         {"case": "plain", **named, "step_s": 0.02, "made_s": 1.0},
         {"case": "setting", **named, "strategy": "freecache", "value": 25, "computed": 25, **taken},
-        {"case": "setting", **named, "strategy": "pab", "value": 2, "computed": 50, **taken, "plain_s": 0.0203},
+        {
+            "case": "setting",
+            **named,
+            "strategy": "pab",
+            "value": 2,
+            "computed": 50,
+            **taken,
+            "plain_s": 0.0203,
+        },
     ]

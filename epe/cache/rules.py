@@ -225,6 +225,6 @@ def _budget(given: int | None, name: str, num_steps: int, always: frozenset[int]
         )
     if given > num_steps:
         raise Unsupported(
-            f"{name} {given} is more than the {num_steps} steps of the request; give {name} from {len(always)} on"
+            f"{name} {given} is more than the {num_steps} steps of the request; give {len(always)} to {num_steps}"
         )
     return given

@@ -243,7 +243,7 @@ def test_without_a_budget_half_of_the_steps_are_computed(
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (FreeCache(fresh_budget=21), "more than the 20 steps"),
+        (FreeCache(fresh_budget=21), "more than the 20 steps of the request; give 2 to 20"),
         (MeanCache(fresh_steps=1), "less than the 2 steps that are always computed"),
         (FreeCache(fresh_budget=4, warmup_steps=3, cooldown_steps=3), "lower warmup_steps"),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from epe.families import family
-from epe.messages import Request, Split, StateHeader
+from epe.messages import Lane, Lease, Request, Split, Stage, StateHeader
 from epe.models.contract import State
 from epe.transport.exchange import Exchange
 
@@ -16,6 +16,18 @@ Hook = Callable[[State], None]
 
 def request(name: str = "a", *, steps: int = 4) -> Request:
     return Request(id=name, prompt="p", height=64, width=64, num_steps=steps, guidance_scale=1.0, seed=0)
+
+
+def lease(seq: int, stage: Stage, *, first_step: int = 0, num_steps: int = 0, name: str = "a") -> Lease:
+    return Lease(
+        seq=seq,
+        epoch=0,
+        lane=Lane(ranks=(0,)),
+        stage=stage,
+        request=request(name),
+        first_step=first_step,
+        num_steps=num_steps,
+    )
 
 
 class CountingAdapter:

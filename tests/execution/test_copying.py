@@ -13,8 +13,8 @@ from epe.execution import device as device_thread
 from epe.execution.copying import Copying
 from epe.execution.device import ThreadDevice
 from epe.execution.run import SoloLanes
-from epe.messages import Lane, Lease, Stage
-from tests.execution.counting import CountingAdapter, request
+from epe.messages import Stage
+from tests.execution.counting import CountingAdapter, lease
 
 LIMIT_S = 30.0
 
@@ -80,17 +80,9 @@ async def test_copies_end_in_the_order_in_which_they_were_asked_for(entered):
 
 async def draw(device: ThreadDevice, name: str):
     """The outcomes of one request's encode, three steps and decode."""
-    plan = ((Stage.ENCODE, 0, 0), (Stage.DENOISE, 0, 3), (Stage.DECODE, 3, 0))
-    leases = [
-        Lease(
-            seq=seq,
-            epoch=0,
-            lane=Lane(ranks=(0,)),
-            stage=stage,
-            request=request(name),
-            first_step=first_step,
-            num_steps=num_steps,
-        )
-        for seq, (stage, first_step, num_steps) in enumerate(plan, 1)
-    ]
-    return await asyncio.gather(*(device.submit(lease, None) for lease in leases))
+    leases = (
+        lease(1, Stage.ENCODE, name=name),
+        lease(2, Stage.DENOISE, num_steps=3, name=name),
+        lease(3, Stage.DECODE, first_step=3, name=name),
+    )
+    return await asyncio.gather(*(device.submit(each, None) for each in leases))

@@ -17,7 +17,7 @@ from epe.messages import FailureKind, GraphCounts, Lane, Lease, LeaseDone, Lease
 from epe.models.contract import State
 from epe.transport.exchange import SoloExchange
 from epe.transport.link import Parcel
-from tests.execution.counting import CountingAdapter, request
+from tests.execution.counting import CountingAdapter, lease, request
 from tests.graphs.tape import TapeDevice
 
 
@@ -26,18 +26,6 @@ async def device():
     device = ThreadDevice(CountingAdapter(), SoloLanes(), rank=0, device=torch.device("cpu"))
     yield device
     device.close()
-
-
-def lease(seq: int, stage: Stage, *, first_step: int = 0, num_steps: int = 0, name: str = "a") -> Lease:
-    return Lease(
-        seq=seq,
-        epoch=0,
-        lane=Lane(ranks=(0,)),
-        stage=stage,
-        request=request(name),
-        first_step=first_step,
-        num_steps=num_steps,
-    )
 
 
 async def test_leases_run_in_order_and_the_last_one_gives_the_picture(device):

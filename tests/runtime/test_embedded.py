@@ -97,9 +97,7 @@ async def test_eight_requests_with_different_step_counts_are_each_right(runtime)
         assert np.array_equal(np.asarray(alone.pixels), np.asarray(result.pixels))
 
 
-async def test_a_caller_that_is_cancelled_cancels_its_request(runtime):
-    drawing = asyncio.create_task(runtime.generate("a cone", num_steps=500))
-    await asyncio.sleep(0.2)
+async def after_its_cancellation(runtime, drawing):
     drawing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await drawing
@@ -107,6 +105,13 @@ async def test_a_caller_that_is_cancelled_cancels_its_request(runtime):
         if not (status := await runtime.status()).num_running:
             break
         await asyncio.sleep(0.02)
+    return status
+
+
+async def test_a_caller_that_is_cancelled_cancels_its_request(runtime):
+    drawing = asyncio.create_task(runtime.generate("a cone", num_steps=500))
+    await asyncio.sleep(0.2)
+    status = await after_its_cancellation(runtime, drawing)
     assert status.num_running == status.num_waiting == 0
 
 
@@ -119,13 +124,7 @@ async def test_what_is_kept_of_a_request_is_told_while_it_runs_and_gone_when_it_
     # Of 16 channels at an eighth of the size, in 32 bits: of a straight line one at first, then two.
     velocity_bytes = 16 * 16 * 16 * 4
     assert status.kept_bytes in (velocity_bytes, 2 * velocity_bytes)
-    drawing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await drawing
-    for _ in range(200):
-        if not (status := await runtime.status()).num_running:
-            break
-        await asyncio.sleep(0.02)
+    status = await after_its_cancellation(runtime, drawing)
     assert (status.num_running, status.kept_bytes) == (0, 0)
 
 

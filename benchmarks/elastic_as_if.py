@@ -68,9 +68,7 @@ def main() -> None:
                     say(line)
             finally:
                 running.served.signal(SIGTERM)
-                running.served.close()
-                if arguments.logs is not None:
-                    running.leave_behind(arguments.logs)
+                running.close(arguments.logs)
 
 
 def _arguments() -> argparse.Namespace:

@@ -47,17 +47,23 @@ def _mean(each: Sequence[Line]) -> Line:
     return {"requests": sum(one["requests"] for one in each), **found}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """For programs that begin with the kept costs of a run."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("costs", type=Path, help="what --logs of benchmarks.elastic_service named")
     parser.add_argument("--family", choices=list(REAL), default="wan")
     parser.add_argument("--world", type=int, choices=WORLDS[1:], default=2)
-    arguments = parser.parse_args()
-    family = arguments.family
-    model = Model(family, Path(), "cuda", "bfloat16", REAL[family], arguments.world)
-    for line in cells(model, arguments.costs):
+    return parser
+
+
+def model_of(arguments: argparse.Namespace) -> Model:
+    """The model that the costs are of."""
+    return Model(arguments.family, Path(), "cuda", "bfloat16", REAL[arguments.family], arguments.world)
+
+
+def main() -> None:
+    arguments = parser_of(__doc__).parse_args()
+    for line in cells(model_of(arguments), arguments.costs):
         say(line)
 
 

@@ -178,8 +178,13 @@ class Running:
         path = self.costs_path if when == "end" else self.costs_path.with_name("start.json")
         return self.model.costs(path)
 
-    def leave_behind(self, folder: Path) -> None:
-        """Its log and its costs, by its name."""
+    def close(self, logs: Path | None) -> None:
+        """After its signal to end; its log and its costs stay in `logs`, by its name."""
+        self.served.close()
+        if logs is not None:
+            self._leave_behind(logs)
+
+    def _leave_behind(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(self.served.log_path, folder / f"{in_path(self.name)}.log")
         if self.costs_path.exists():

@@ -9,7 +9,6 @@ of the runs that are as near to one without scatter as the simulator shall be to
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -18,8 +17,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.elastic_cells import PHYSICS, foretold, so_many, summary
-from benchmarks.elastic_foretold import costs_of
-from benchmarks.elastic_place import REAL, WORLDS, Model, measures, policies
+from benchmarks.elastic_foretold import costs_of, model_of, parser_of
+from benchmarks.elastic_place import Model, measures, policies
 from benchmarks.h200_families import say
 from benchmarks.multi_gpu_page import read
 from benchmarks.nearness import FIGURES, is_near
@@ -80,17 +79,10 @@ def _of(name: str, live: Line, plain: Line, runs: Sequence[Line]) -> Line:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("costs", type=Path, help="what --logs of benchmarks.elastic_service named")
+    parser = parser_of(__doc__)
     parser.add_argument("run", type=Path, help="what it told, a line each")
-    parser.add_argument("--family", choices=list(REAL), default="wan")
-    parser.add_argument("--world", type=int, choices=WORLDS[1:], default=2)
     arguments = parser.parse_args()
-    family = arguments.family
-    model = Model(family, Path(), "cuda", "bfloat16", REAL[family], arguments.world)
-    for line in cells(model, arguments.costs, read([arguments.run])):
+    for line in cells(model_of(arguments), arguments.costs, read([arguments.run])):
         say(line)
 
 

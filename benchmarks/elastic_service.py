@@ -252,9 +252,7 @@ def main() -> None:
             for running in services:
                 running.served.signal(SIGTERM)
             for running in services:
-                running.served.close()
-                if arguments.logs is not None:
-                    running.leave_behind(arguments.logs)
+                running.close(arguments.logs)
 
 
 def _arguments() -> argparse.Namespace:

@@ -196,6 +196,15 @@ def test_what_the_search_finds_can_be_done_and_no_more_than_the_bound(
     assert begun_with <= len(search.served) <= 20 * bound
 
 
+def test_a_short_run_is_renewed_without_another_search(program: Callable[[str], ModuleType]) -> None:
+    offline = program("scheduling_offline")
+    line = offline.Offline(cell=CELL, num_requests=60, bound=0.9, proven=True, found=0.8, elastic=0.0,
+                           clairvoyant=0.0, baseline=0.0)  # fmt: skip
+    anew = offline.renewed(line)
+    assert (anew.cell, anew.num_requests, anew.bound, anew.proven, anew.found) == (CELL, 60, 0.9, True, 0.8)
+    assert min(anew.elastic, anew.clairvoyant, anew.baseline) > 0.5
+
+
 def test_there_are_24_cells_of_every_machine_load_and_tightness(program: Callable[[str], ModuleType]) -> None:
     cells = program("scheduling_cells").CELLS
     assert len({cell.name for cell in cells}) == len(cells) == 24

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scheduling_cells import CELLS, Cell
-from scheduling_entrants import GRIDS, NUM_TRIES, OURS
+from scheduling_entrants import GRIDS, NUM_TRIES, OURS, Entrant
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
 from scheduling_offline import Offline
 from scheduling_plots import draw
-from scheduling_runs import DISPATCH_S, PLAN_S, Line, is_outdated
+from scheduling_runs import DISPATCH_S, PLAN_S, Line
 from scheduling_shortfall import looseness, shortfalls
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
+from scheduling_versions import MARK, is_older, told
 
 
 def write(
@@ -31,7 +32,7 @@ def write(
     compared = {field: _compared(found, effort, field) for field in FIELDS}
     plots = draw(lines, found, effort=effort, folder=page.parent)
     parts = [
-        _head(lines, tried, compared["slo_attainment"], effort),
+        _head(lines, tried, found, compared["slo_attainment"], effort),
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
         shortfalls(compared["slo_attainment"]),
@@ -52,7 +53,13 @@ def _compared(found: Lines, effort: Effort, field: str) -> list[Compared]:
     return [compared for compared in each if compared is not None]
 
 
-def _head(lines: Sequence[Line], tried: Sequence[Line], compared: Sequence[Compared], effort: Effort) -> str:
+def _head(
+    lines: Sequence[Line],
+    tried: Sequence[Line],
+    found: Lines,
+    compared: Sequence[Compared],
+    effort: Effort,
+) -> str:
     counts = sorted(each.num_baselines for each in compared) or [0]
     seeds = sorted({each.num_seeds for each in compared}) or [0]
     run_h, tuned_h = (sum(line.took_s for line in each) / 3600 for each in (lines, tried))
@@ -60,7 +67,7 @@ def _head(lines: Sequence[Line], tried: Sequence[Line], compared: Sequence[Compa
 
 `python benchmarks/scheduling.py report`, {datetime.date.today()}, from {len(lines)} runs and {len(tried)} tries of \
 tuning: {run_h:.1f} and {tuned_h:.1f} hours of processor time, so {(run_h + tuned_h) / 2:.1f} hours on two cores. All \
-is simulated: the machine changes only these hours, and how tight the bound is.{_outdated(lines)}
+is simulated: the machine changes only these hours, and how tight the bound is.{told(lines, found, effort)}
 
 **What was run.** {len(compared)} of {len(CELLS)} cells, each with {_range(seeds)} seeds of {effort.num_requests} \
 requests, the same for everybody; {_range(counts)} of {len(GRIDS) + 1} baselines in a cell: those that did best when \
@@ -73,20 +80,6 @@ GF-DiT's multiples of that on one rank). Costs are published figures that nobody
 {TUNING_REQUESTS} requests of seed {TUNING_SEED}, which is used for nothing else; the best mean of requests and work \
 in time was taken (the grids: `benchmarks/scheduling_entrants.py`; what they found: \
 `benchmarks/scheduling_tuned.json`). `elastic` has one configuration for all: its defaults."""
-
-
-def _outdated(lines: Sequence[Line]) -> str:
-    """How many runs are not of this commit."""
-    runs = [line for line in lines if line.job.entrant is not None]
-    whose = {
-        "`elastic`": [line for line in runs if line.job.entrant == OURS],
-        "the others": [line for line in runs if line.job.entrant != OURS],
-    }
-    counts = [(sum(map(is_outdated, each)), len(each), name) for name, each in whose.items()]
-    told = [f"{older} of {total} runs of {name}" for older, total, name in counts if older]
-    if not told:
-        return ""
-    return f" Modules of the planner or the simulator were changed after {' and '.join(told)}."
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -190,13 +183,17 @@ def _everybody(found: Lines, effort: Effort) -> str:
 
 def _of_each(found: Lines, effort: Effort, cell: Cell, names: Sequence[str]) -> list[str]:
     tuned = {each.entrant.name: each for each in effort.tuned[cell.name]}
-    reached = [found.mean(cell.name, OURS, "slo_attainment")]
-    reached += [found.mean(cell.name, tuned[name].entrant, "slo_attainment") for name in names]
-    tries = [None, *(tuned[name].slo_attainment for name in names)]
-    return [
-        f"({percent(in_tuning)})" if share is None and in_tuning is not None else percent(share)
-        for share, in_tuning in zip(reached, tries, strict=True)
+    theirs = [
+        _reached(found, cell, tuned[name].entrant, in_tuning=tuned[name].slo_attainment) for name in names
     ]
+    return [_reached(found, cell, OURS), *theirs]
+
+
+def _reached(found: Lines, cell: Cell, entrant: Entrant, *, in_tuning: float | None = None) -> str:
+    share = found.mean(cell.name, entrant, "slo_attainment")
+    if share is None and in_tuning is not None:
+        return f"({percent(in_tuning)})"
+    return percent(share) + MARK * is_older(found, cell, entrant)
 
 
 _LIMITS = """## What this does not show

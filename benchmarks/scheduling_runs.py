@@ -3,23 +3,18 @@ program that was stopped goes on where it was."""
 
 from __future__ import annotations
 
-import ast
 import os
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from functools import cache
-from hashlib import blake2b
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 from msgspec import Struct
 from scheduling_cells import CELL_OF
+from scheduling_code import planner_code, simulator_code
 from scheduling_entrants import Entrant
 
-import epe.planning
-import epe.simulator
 from epe.simulator.arrivals import Arrival
 from epe.simulator.bounds import Bound, fluid_bound
 from epe.simulator.engine import simulate
@@ -94,33 +89,6 @@ def is_outdated(line: Line) -> bool:
     if entrant is None:
         return False
     return line.simulator != simulator_code() or (entrant.policy == "elastic" and line.code != planner_code())
-
-
-@cache
-def planner_code() -> str:
-    """A fingerprint of the modules of `epe.planning` that our planner is made of."""
-    return _code(epe.planning, "elastic")
-
-
-@cache
-def simulator_code() -> str:
-    """The same of what the simulator makes of any plan."""
-    return _code(epe.simulator, "engine", "workloads")
-
-
-def _code(package: ModuleType, *wanted: str) -> str:
-    """Of these modules of a package, and of those that they take names from."""
-    folder, parts, waiting = Path(package.__path__[0]), dict[str, bytes](), list(wanted)
-    while waiting:
-        if (part := waiting.pop()) not in parts:
-            parts[part] = (folder / f"{part}.py").read_bytes()
-            waiting += _imported(parts[part], prefix=f"{package.__name__}.")
-    return blake2b(b"".join(parts[part] for part in sorted(parts)), digest_size=4).hexdigest()
-
-
-def _imported(source: bytes, *, prefix: str) -> list[str]:
-    names = (node.module or "" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def run_all(jobs: list[Job], *, num_processes: int) -> Iterator[Line]:

@@ -7,15 +7,22 @@ from typing import Any
 
 Line = dict[str, Any]
 
-_EACH = "; where a row says so, it was asked of each of two tensors, in an earlier run"
 WAITS = """
 ## What leases wait for
 
-`python -m benchmarks.lease_waits FOLDER --family FAMILY`: of a picture of each side ({sides}) with a new prompt, whose
-passes are replayed where they are captured, all leases in a service, and the calls in which the thread of the device
-waits for the GPU by torch's own count. The end of each lease, when it waits once, is not among them. In the first row
-each lease asks for a value, which must be seen. No step waits: `finite.py` is the question at the end of a lease
-whether all its numbers are finite{each}. In an encode diffusers and transformers wait for themselves.
+`python -m benchmarks.lease_waits FOLDER --family FAMILY`: of a picture of each side ({sides}) with a prompt that the
+first of them brings, whose passes are replayed where they are captured, all leases in a service, and the calls in which
+the thread of the device waits for the GPU by torch's own count. In the first row each lease asks for a value, which
+must be seen.
+
+Inside a lease nothing waits for the GPU: no step, no decode. At its end each lease waits once, in `finite.py`, until it
+is known whether all that it made is finite; the wait for the end of its work that follows, which torch does not count,
+has nothing left to wait for. When this ran, a decode asked just before it turned its numbers into bytes; it asks
+afterwards now.
+
+An encode of a new prompt waits six times more, all in code of diffusers and transformers, which run as they are:
+tokens and their mask are sent, transformers looks at the mask twice, rows are picked by it, and noise that was drawn on
+the CPU is sent (`torch_utils.py`). Where the prompt is known, as in the second encode, only the noise is left.
 
 | family | numerics | captured | leases | waits | where |
 |---|---|---|---|--:|---|
@@ -41,7 +48,7 @@ def checks(lines: Sequence[Line]) -> str:
     sections = ""
     if waits:
         sides = " and ".join(map(str, waits[0]["sides"]))
-        sections += WAITS.format(sides=sides, each=_EACH, rows="\n".join(map(_waits, waits)))
+        sections += WAITS.format(sides=sides, rows="\n".join(map(_waits, waits)))
     if full:
         sections += FULL.format(rows="\n".join(map(_full, full)))
     return sections
@@ -56,7 +63,6 @@ def _waits(line: Line) -> str:
     places = "; ".join(f"{stage}: {', '.join(found)}" for stage, found in stages.items())
     captured = "yes" if line["captured"] else "no"
     numerics = line["numerics"] + (", asking" if line["case"] == "asking" else "")
-    numerics += f", {line['asks']}" if "asks" in line else ""
     return _row(line["family"], numerics, captured, leases, line["num_waits"], places)
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.stream_page RUN.jsonl ... [--output docs/results/stream-h200.md]
 
-Of what several runs have measured of a family the last one counts.
+Streams are shown of all runs; of what else several runs have measured of a family the last one counts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PAGE = """\
 
 `python -m benchmarks.h200_stream > RUN.jsonl`, shown by `python -m benchmarks.stream_page RUN.jsonl`.
 
-{device}, {num_cores} cores, Python {python}, torch {torch}, diffusers {diffusers}. Transformers
-and VAEs of real size with random weights in bfloat16, text encoders of one or two layers; {drafts}.
+{device}, Python {python}, torch {torch}, diffusers {diffusers}. Transformers and VAEs
+of real size with random weights in bfloat16, text encoders of one or two layers; {drafts}.
 Square pictures of {sides} pixels, equally many of each in random order, Poisson arrivals, every prompt
 another one of 5 to 60 words.
 
@@ -35,15 +35,16 @@ is diffusers' own pipeline, not compiled, in a process behind the same HTTP, fir
 same files in threads. Both have the same arrivals on the same GPU, one after the other; who comes first changes from
 round to round. Before, both had drawn each size, Z-Image with prompts of four lengths. A load is a share of what the
 loop draws in a second when requests follow each other. Ratios are the medians of the rounds, with the least and the
-most where there were several. Each run had a GPU and cores of its own; other work was on other cores of the host.
+most where there were several. Each run had a GPU of its own; those with 32 cores shared them with each other and with
+work on the other GPU of their host, the rest had cores of their own and other work on other cores.
 
 ## Throughput
 
 Pictures a second from the first arrival to the last picture, the median of the rounds; of that time, where it was
-noted, the share in which the rank of the service was at work.
+noted, the share in which the rank of the service was at work. A row is a run.
 
-| family | load | arrivals a second | loop | service | ratio | at work |
-|---|--:|--:|--:|--:|--:|--:|
+| family | load | cores | rounds | arrivals a second | loop | service | ratio | at work |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
 {throughput}
 
 Below the capacity of an entrant its throughput is that of the arrivals.
@@ -52,13 +53,14 @@ Below the capacity of an entrant its throughput is that of the arrivals.
 
 Seconds from sending a request to having its file, over all rounds. Of 8 requests P95 is nearly the longest.
 
-| family | load | side | requests | loop P50 | loop P95 | service P50 | service P95 | P95, service to loop |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|
+| family | load | cores | side | requests | loop P50 | loop P95 | service P50 | service P95 | P95, service to loop |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 {latency}
 
 ## One request alone
 
-Seconds, the median of two; the largest and the mean difference of a pixel's values of the last picture, of 255.
+Seconds, the median of two, of the last run of each; the largest and the mean difference of a pixel's values of the last
+picture, of 255.
 
 | family | side | loop | service | ratio | largest | mean |
 |---|--:|--:|--:|--:|--:|--:|
@@ -69,15 +71,15 @@ Seconds, the median of two; the largest and the mean difference of a pixel's val
 ## What was asked, and what was not run
 
 Asked were 1.5 times the throughput and half the P95 of the small pictures. The tails of the small are far below half
-at every load: they do not wait for large ones. Of throughput 1.5 times is reached with `numerics: fast`, in the one
-round of 24 requests that each family had; a spread was not measured. With `exact` it is not: with equally many
-pictures of each size those of 1024 pixels take more than half of the time, and both entrants need about as long for
-them, since their steps and their decode are bound by the same kernels ([steps](h200.md)).
+at every load: they do not wait for large ones. Of throughput 1.5 times is reached with `numerics: fast` in every round
+that the table has: three of each family in one run, one of each in an earlier one, whose loop was slower. With `exact`
+it is not: with equally many pictures of each size those of 1024 pixels take more than half of the time, and both
+entrants need about as long for them, since their steps and their decode are bound by the same kernels
+([steps](h200.md)).
 
 The soak shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
-(`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1, a
-card that others fill (`full_card --how fill`), and captured passes counted since a lease asks once, but for the first
-row of waits.
+(`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1, and
+more than one round of a load of 0.9.
 """
 SOAK = """
 ## Soak
@@ -129,7 +131,6 @@ def page(lines: Sequence[Line]) -> str:
     )
     return PAGE.format(
         **{name: setting[name] for name in ("device", "python", "torch", "diffusers")},
-        num_cores=_cores(lines),
         drafts=drafts,
         sides=_listed(setting["sides"]),
         throughput="\n".join(_throughput(lines)),
@@ -140,21 +141,12 @@ def page(lines: Sequence[Line]) -> str:
     )
 
 
-def _cores(lines: Sequence[Line]) -> str:
-    """Of the runs with streams."""
-    timed = {line["run"] for line in lines if line["case"] == "stream"}
-    counts = sorted(
-        {line["num_cores"] for line in lines if line["case"] == "setting" and line["run"] in timed}
-    )
-    return " or ".join(map(str, counts))
-
-
 def _throughput(lines: Sequence[Line]) -> Iterator[str]:
-    for family, load, rounds in _rounds(lines):
+    for run, rounds in _rounds(lines):
         ratios = [each["service"]["throughput"] / each["loop"]["throughput"] for each in rounds]
         loop, service = (median(each[name]["throughput"] for each in rounds) for name in ("loop", "service"))
         figures = (f"{rounds[0]['rate']:.2f}", f"{loop:.2f}", f"{service:.2f}", _spread(ratios))
-        yield _row(family, load, *figures, _at_work(rounds))
+        yield _row(*run, len(rounds), *figures, _at_work(rounds))
 
 
 def _at_work(rounds: Sequence[Line]) -> str:
@@ -168,7 +160,7 @@ def _at_work(rounds: Sequence[Line]) -> str:
 
 
 def _latency(lines: Sequence[Line]) -> Iterator[str]:
-    for family, load, rounds in _rounds(lines):
+    for run, rounds in _rounds(lines):
         for side in sorted(rounds[0]["loop"]["latency_s"], key=int):
             each = {
                 name: [latency for line in rounds for latency in line[name]["latency_s"][side]]
@@ -179,7 +171,7 @@ def _latency(lines: Sequence[Line]) -> Iterator[str]:
                 p95(line["service"]["latency_s"][side]) / p95(line["loop"]["latency_s"][side])
                 for line in rounds
             ]
-            yield _row(family, load, side, len(each["loop"]), *cells, _spread(ratios))
+            yield _row(*run, side, len(each["loop"]), *cells, _spread(ratios))
 
 
 def _alone(lines: Sequence[Line]) -> Iterator[str]:
@@ -227,16 +219,17 @@ def _memory(sample: Line) -> tuple[int, int, int, int]:
     return (*device, sample["host_mib"])  # type: ignore[return-value]
 
 
-def _rounds(lines: Sequence[Line]) -> Iterator[tuple[str, float, list[Line]]]:
-    """The rounds of each family and load, of the last run that has them."""
-    for last in _last(lines, "stream"):
-        own = [
-            line
-            for line in lines
-            if (line["case"], line.get("family"), line["run"]) == ("stream", last["family"], last["run"])
-        ]
-        for load in sorted({line["load"] for line in own}):
-            yield last["family"], load, [line for line in own if line["load"] == load]
+def _rounds(lines: Sequence[Line]) -> Iterator[tuple[tuple[str, float, int], list[Line]]]:
+    """The rounds of each family, load and run; of the run the family, the load and its cores."""
+    cores = {line["run"]: line["num_cores"] for line in lines if line["case"] == "setting"}
+    rounds: dict[tuple[str, float, int], list[Line]] = {}
+    for line in lines:
+        if line["case"] == "stream":
+            rounds.setdefault((line["family"], line["load"], line["run"]), []).append(line)
+    families = list(dict.fromkeys(family for family, *_ in rounds))
+    for key in sorted(rounds, key=lambda key: (families.index(key[0]), *key[1:])):
+        family, load, run = key
+        yield (family, load, cores[run]), rounds[key]
 
 
 def _last(lines: Sequence[Line], case: str) -> list[Line]:

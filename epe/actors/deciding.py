@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from epe.messages import PolicyStatus
 from epe.planning.batching import with_partners
 from epe.planning.calibration import Pinned
+from epe.planning.faults import fault_among
 from epe.planning.last_resort import LastResort
-from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, fault_among
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.telemetry.log import get_logger
 
 log = get_logger("planner")

@@ -14,11 +14,11 @@ import msgspec
 from epe.cli.parser import Parser, whole_number
 from epe.config.checks import TENSOR_DEGREE
 from epe.config.demo import demo_stage
-from epe.config.limits import problem_with_side
+from epe.config.limits import problem_with_size
 from epe.config.load import build_stage, load_stage
 from epe.config.outputs import check_plot, check_writable, writing
 from epe.config.sizes import PATH as SIZES
-from epe.config.sizes import parse_flag
+from epe.config.sizes import named, parse_flag
 from epe.config.stage import Stage
 from epe.errors import BadSetting
 from epe.files import write_whole
@@ -170,8 +170,8 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--sizes",
-        metavar="HxW,...",
-        help="pictures or videos to time (default: warmup_resolutions of the stage)",
+        metavar="HxW[xF],...",
+        help="pictures, or videos with their frames, to time (default: warmup_resolutions of the stage)",
     )
     parser.add_argument(
         "--rounds", type=whole_number, default=3, help="times that each task is timed (default 3)"
@@ -199,17 +199,19 @@ def _stage(path: str | None, *, num_ranks: int) -> Stage:
     return build_stage(demo_stage(num_ranks, num_ranks=num_ranks)) if path is None else load_stage(path)
 
 
-def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int], ...]:
-    """Raises `BadSetting` for a size that the family cannot draw, and where there is none."""
+def _sizes(text: str | None, stage: Stage) -> tuple[tuple[int, int, int], ...]:
+    """(height, width, frames) of each. Raises `BadSetting` for a size that the family cannot draw, and where there is
+    none."""
     if text is None:
         if not stage.warmup_sizes:
             raise BadSetting("is empty, so nothing would be timed; name sizes with --sizes", path=SIZES)
-        return tuple(dict.fromkeys((height, width) for height, width, _ in stage.warmup_sizes))
-    sizes = tuple((height, width) for height, width in parse_flag(text, path="--sizes"))
-    if twice := next((size for size in sizes if sizes.count(size) > 1), None):
-        raise BadSetting(f"{twice[0]}x{twice[1]} stands there twice", path="--sizes")
-    for side in (side for size in sizes for side in size):
-        if problem := problem_with_side(stage.family, side):
+        return stage.warmup_sizes
+    given = parse_flag(text, path="--sizes")
+    sizes = tuple(stage.size_of(each) for each in given)
+    for size in sizes:
+        if sizes.count(size) > 1:
+            raise BadSetting(f"{named(*size)} stands there twice", path="--sizes")
+        if problem := problem_with_size(stage.family, *size):
             raise BadSetting(problem, path="--sizes")
     return sizes
 

@@ -94,9 +94,7 @@ def _check_named_once(stage: Stage) -> None:
     """Who names a thing twice meant another one; and a rank cannot be two, nor a size cost twice."""
     lists: dict[str, Sequence[object]] = {
         "gpu": stage.gpu,
-        sizes.PATH: [
-            f"{height}x{width}" + f"x{num}" * (num > 1) for height, width, num in stage.warmup_sizes
-        ],
+        sizes.PATH: [sizes.named(*size) for size in stage.warmup_sizes],
         "cache.allowed": stage.cache.allowed,
         "service.model_aliases": stage.service.model_aliases,
         "service.cors_origins": stage.service.cors_origins,
@@ -212,10 +210,8 @@ def _check_requests(stage: Stage) -> None:
         "parallelism.scheduler.warmup_steps": _too_many_steps(stage),
         "factory_args.guidance_scale": limits.problem_with_guidance(family, args.guidance_scale),
     }
-    for index, (*sides, num_frames) in enumerate(stage.warmup_sizes):
-        path = f"parallelism.scheduler.warmup_resolutions[{index}]"
-        problems = (limits.problem_with_side(family, side) for side in sides)
-        found[path] = next(filter(None, problems), None) or limits.problem_with_frames(family, num_frames)
+    for index, size in enumerate(stage.warmup_sizes):
+        found[f"{sizes.PATH}[{index}]"] = limits.problem_with_size(family, *size)
     for path, problem in found.items():
         if problem is not None:
             raise BadSetting(problem, path=path)

@@ -30,6 +30,12 @@ def problem_with_side(family: Family, side: int) -> str | None:
     return None
 
 
+def problem_with_size(family: Family, height: int, width: int, num_frames: int) -> str | None:
+    """The first of its sides and frames."""
+    problems = (problem_with_side(family, side) for side in (height, width))
+    return next(filter(None, problems), None) or problem_with_frames(family, num_frames)
+
+
 def problem_with_steps(family: Family, num_steps: int) -> str | None:
     return _outside(num_steps, family.min_steps, family.max_steps)
 

@@ -8,6 +8,7 @@ import re
 from epe.config.keys import Tree, section
 from epe.errors import BadSetting
 
+_TEXT = re.compile(r"\d{1,9}(\s*[xX]\s*\d{1,9}){1,2}")
 PATH = "parallelism.scheduler.warmup_resolutions"
 
 
@@ -21,33 +22,31 @@ def resolve_sizes(tree: Tree) -> None:
         ]
 
 
+def named(height: int, width: int, num_frames: int) -> str:
+    """As users write it: "768x1344", of a video "480x832x17"."""
+    return f"{height}x{width}" + f"x{num_frames}" * (num_frames > 1)
+
+
 def parse_flag(text: str, *, path: str) -> list[list[int]]:
-    """[height, width] of each size in a flag, such as `512,768x1344`; raises `BadSetting` at `path`."""
+    """[height, width] or [height, width, frames] of each size in a flag, such as `512,480x832x17`; raises `BadSetting`
+    at `path`."""
     return [
-        parse_size(int(each) if re.fullmatch(r"\d{1,9}", each) else each, path=path)
+        parse_shape(int(each) if re.fullmatch(r"\d{1,9}", each) else each, path=path)
         for each in map(str.strip, text.split(","))
     ]
 
 
 def parse_shape(value: object, *, path: str) -> list[int]:
-    """[height, width, frames], or a size; raises `BadSetting` at `path`."""
-    match value:
-        case str() if found := re.fullmatch(r"(\d{1,9})[xX](\d{1,9})[xX](\d{1,9})", value.replace(" ", "")):
-            return [int(each) for each in found.groups()]
-        case [int() as height, int() as width, int() as num_frames]:
-            return [height, width, num_frames]
-    return parse_size(value, path=path)
-
-
-def parse_size(value: object, *, path: str) -> list[int]:
-    """[height, width] of one size; raises `BadSetting` at `path`."""
+    """[height, width] of one size, with its frames behind if it has them; raises `BadSetting` at `path`."""
     match value:
         case bool():
             pass
         case int():
             return [value, value]
-        case str() if found := re.fullmatch(r"(\d{1,9})\s*[xX]\s*(\d{1,9})", value.strip()):
-            return [int(found[1]), int(found[2])]
-        case [int() as height, int() as width]:
-            return [height, width]
-    raise BadSetting(f'expected a size such as 512, "768x1344" or [768, 1344], got {value!r}', path=path)
+        case str() if _TEXT.fullmatch(value.strip()):
+            return [int(each) for each in re.split("[xX]", value)]
+        case [int(), int()] | [int(), int(), int()]:
+            return list(value)
+    raise BadSetting(
+        f'expected a size such as 512, "768x1344", "480x832x17" or [768, 1344], got {value!r}', path=path
+    )

@@ -5,6 +5,7 @@ A `Stage` is complete: what the file leaves out has been filled in by `epe.confi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -215,9 +216,12 @@ class Stage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def warmup_sizes(self) -> tuple[tuple[int, int, int], ...]:
         """(height, width, frames) of all that is measured at the start."""
-        usual = self.factory_args.num_frames
-        sizes = self.parallelism.scheduler.warmup_resolutions
-        return tuple((size[0], size[1], size[2] if len(size) == 3 else usual) for size in sizes)
+        return tuple(map(self.size_of, self.parallelism.scheduler.warmup_resolutions))
+
+    def size_of(self, given: Sequence[int]) -> tuple[int, int, int]:
+        """(height, width, frames) of [height, width], with the frames behind where they are not `num_frames`."""
+        height, width, num_frames = (*given, self.factory_args.num_frames)[:3]
+        return height, width, num_frames
 
     @property
     def decode_widths(self) -> tuple[int, ...]:

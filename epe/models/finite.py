@@ -22,7 +22,10 @@ def check_finite(*states: State) -> None:
 
 
 def require_finite(tensor: torch.Tensor, *, name: str, stage: Stage) -> None:
-    """Raises `NonFinite` with the stage after which `tensor` was found to hold NaN or Inf."""
+    """Raises `NonFinite` with the stage after which `tensor` was found to hold NaN or Inf.
+
+    It waits for the device: ask when all other work has been given to it.
+    """
     if not torch.isfinite(tensor).all():
         raise _non_finite(name, stage=stage)
 

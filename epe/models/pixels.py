@@ -15,8 +15,9 @@ def picture_of(decoded: torch.Tensor | None, processor: VaeImageProcessor) -> to
     `NonFinite`."""
     if decoded is None:
         return None
+    pixels = _bytes(processor.postprocess(decoded, output_type="pt"))
     require_finite(decoded, name="the decoded picture", stage=Stage.DECODE)
-    return _bytes(processor.postprocess(decoded, output_type="pt"))
+    return pixels
 
 
 def video_of(decoded: torch.Tensor | None, processor: VideoProcessor) -> torch.Tensor | None:
@@ -24,8 +25,9 @@ def video_of(decoded: torch.Tensor | None, processor: VideoProcessor) -> torch.T
     Raises `NonFinite`."""
     if decoded is None:
         return None
+    pixels = _bytes(processor.postprocess_video(decoded, output_type="pt")[0])
     require_finite(decoded, name="the decoded video", stage=Stage.DECODE)
-    return _bytes(processor.postprocess_video(decoded, output_type="pt")[0])
+    return pixels
 
 
 def _bytes(pictures: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from epe.config.request import resolve_request
+from epe.config.sizes import named
 from epe.config.stage import Stage as StageFile
 from epe.execution.copying import in_host_memory
 from epe.execution.memory import memory_for, meter_for
@@ -34,13 +35,15 @@ PROMPT = "a red fox in the snow, a wooden house behind it, morning light"
 # The first pass of a shape runs as it is, and the second is captured.
 WARM_STEPS = 2
 ALONE = Seat(rank=0, world_size=1, device_index=0)
+# Height, width, frames.
+Shape = tuple[int, int, int]
 DIFFUSERS, COMPILED = "diffusers", "diffusers, compiled"
 
 
 class BenchOptions(Struct, frozen=True, kw_only=True):
-    """`sizes` are (height, width) in pixels; each round takes `num_steps` steps."""
+    """`sizes` are height and width in pixels, and frames; each round takes `num_steps` steps."""
 
-    sizes: tuple[tuple[int, int], ...]
+    sizes: tuple[Shape, ...]
     num_steps: int = 4
     num_rounds: int = 3
     against_diffusers: bool = False
@@ -70,8 +73,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> str:
-        frames = f"x{self.num_frames}" if self.num_frames > 1 else ""
-        return f"{self.height}x{self.width}{frames}"
+        return named(self.height, self.width, self.num_frames)
 
     def ratios(self, other: str) -> tuple[float, ...]:
         """How many times as fast as another one, by round."""
@@ -86,10 +88,10 @@ def bench(stage: StageFile, options: BenchOptions, *, seat: Seat = ALONE) -> Ite
     rank = _Rank(stage, target, seat)
     with memory_for("a second model", advice="do not time it against diffusers"):
         rivals = _rivals(stage, target) if options.against_diffusers else {}
-    for height, width in options.sizes:
-        for lane, decoding in rank.lanes(height, width):
-            with memory_for(f"{height}x{width}", advice="time smaller sizes"):
-                row = rank.row(height, width, lane=lane, decoding=decoding, options=options, rivals=rivals)
+    for size in options.sizes:
+        for lane, decoding in rank.lanes(size):
+            with memory_for(named(*size), advice="time smaller sizes"):
+                row = rank.row(size, lane=lane, decoding=decoding, options=options, rivals=rivals)
             yield row
     rank.close()
 
@@ -162,9 +164,9 @@ class _Rank:
         self._states = States()
         self._num_leases = 0
 
-    def lanes(self, height: int, width: int) -> Iterator[tuple[Lane, Lane]]:
+    def lanes(self, size: Shape) -> Iterator[tuple[Lane, Lane]]:
         """Those of this process that may draw a size, narrow ones first; beside each the one that decodes."""
-        widest = min(max_width(self._tokens(height, width)), self._seat.world_size // self._stage.num_planes)
+        widest = min(max_width(self._tokens(size)), self._seat.world_size // self._stage.num_planes)
         for num_ranks in self._stage.parallelism.scheduler.allowed_lane_widths:
             lane = self._lane(num_ranks)
             if lane is not None and num_ranks <= widest and num_ranks not in self._left_out:
@@ -177,26 +179,15 @@ class _Rank:
         lanes = aligned_lanes(size, (num_ranks,), num_planes=planes) or (Lane(ranks=(self._seat.rank,)),)
         return next((lane for lane in lanes if self._seat.rank in lane.ranks), None)
 
-    def _tokens(self, height: int, width: int) -> int:
-        family = self._stage.family
-        return family.num_tokens(height=height, width=width, num_frames=self._num_frames)
-
-    @property
-    def _num_frames(self) -> int:
-        return self._stage.factory_args.num_frames if self._stage.family.makes == "video" else 1
+    def _tokens(self, size: Shape) -> int:
+        height, width, num_frames = size
+        return self._stage.family.num_tokens(height=height, width=width, num_frames=num_frames)
 
     def row(
-        self,
-        height: int,
-        width: int,
-        *,
-        lane: Lane,
-        decoding: Lane,
-        options: BenchOptions,
-        rivals: Mapping[str, Rival],
+        self, size: Shape, *, lane: Lane, decoding: Lane, options: BenchOptions, rivals: Mapping[str, Rival]
     ) -> Row:
         num_timed = options.num_rounds * options.num_steps
-        request = self._request(height, width, num_steps=WARM_STEPS + num_timed)
+        request = self._request(size, num_steps=WARM_STEPS + num_timed)
         alone = self._lane(1) or lane
         encode_s = self._usual(request, Stage.ENCODE, alone, step=0, count=options.num_rounds)
         *_, second = (
@@ -214,12 +205,12 @@ class _Rank:
         peak_bytes = self._meter.peak_bytes()
         planes, graphs = self._stage.num_planes, self._equipment.graphs
         return Row(
-            height=height,
-            width=width,
+            height=request.height,
+            width=request.width,
             num_frames=request.num_frames,
             num_ranks=lane.width // planes,
             num_decoding=decoding.width // planes,
-            tokens=self._tokens(height, width),
+            tokens=self._tokens(size),
             conditions=self._stage.family.num_conditions(request.guidance_scale),
             encode_s=encode_s,
             step_s=tuple(ours),
@@ -237,14 +228,15 @@ class _Rank:
         if isinstance(self._equipment.lanes, Groups):
             self._equipment.lanes.close()
 
-    def _request(self, height: int, width: int, *, num_steps: int) -> Request:
+    def _request(self, size: Shape, *, num_steps: int) -> Request:
+        height, width, num_frames = size
         return resolve_request(
             self._stage.family,
-            id=f"{height}x{width}",
+            id=named(*size),
             prompt=PROMPT,
             height=height,
             width=width,
-            num_frames=self._num_frames if self._stage.family.makes == "video" else None,
+            num_frames=num_frames,
             num_steps=num_steps,
             seed=0,
             output_format=OutputFormat.RAW,

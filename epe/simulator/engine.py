@@ -13,7 +13,8 @@ from typing import NoReturn, Protocol, runtime_checkable
 
 from epe.errors import BadSetting
 from epe.planning.costs import CostTable
-from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View, fault_among
+from epe.planning.faults import fault_among
+from epe.planning.view import MAX_LEASES, Assignment, Policy, TrajectoryView, View
 from epe.simulator.arrivals import Arrival
 from epe.simulator.books import Books
 from epe.simulator.machine import Machine, Physics

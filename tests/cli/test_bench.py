@@ -17,6 +17,7 @@ from epe.cli.meeting import meeting_of
 from epe.config.load import build_stage
 from epe.config.request import resolve_request
 from epe.launch.environment import Placement
+from epe.models.catalog import make_tiny
 from epe.runtime.cost_file import CostFile
 from epe.runtime.rival import Rival
 from epe.simulator.costs import read_cost_set
@@ -61,6 +62,23 @@ def test_steps_are_timed_in_turn_with_those_of_diffusers(
     head, line = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["size", "ranks", "tokens"]
     assert line.split()[:3] == ["64x96", "1", "24"]
+
+
+def test_videos_are_timed_with_their_frames(settings: dict[str, Any], tmp_path: Path) -> None:
+    """All were timed with those of the stage, so a service measured its other sizes all the same."""
+    make_tiny("wan", checkpoint := tmp_path / "wan")
+    settings["factory"] = "wan"
+    settings["factory_args"]["model_path"] = str(checkpoint)
+    settings["parallelism"]["scheduler"]["warmup_resolutions"] = ["64x64x5", [64, 64, 1]]
+    (file := tmp_path / "film.yaml").write_text(yaml.safe_dump(settings))
+    costs, rows = tmp_path / "costs.json", tmp_path / "rows.json"
+    flags = ["--stage-config", str(file), "--rounds", "1", "--steps", "1"]
+    assert run(["bench", *flags, "--costs", str(costs), "--json", str(rows)]) == 0
+    assert [row["num_frames"] for row in json.loads(rows.read_bytes())] == [5, 1]
+    assert [size.num_frames for size in read_cost_set(str(costs)).sizes] == [5, 1]
+    assert run(["bench", *flags, "--sizes", "64x80x9", "--json", str(rows)]) == 0
+    (row,) = json.loads(rows.read_bytes())
+    assert (row["height"], row["width"], row["num_frames"]) == (64, 80, 9)
 
 
 async def test_a_service_takes_the_costs_for_its_own_and_measures_nothing(
@@ -142,6 +160,8 @@ def test_diffusers_is_compiled_for_more_sizes_than_torch_has_forms_of_a_block(
         (["--sizes", "large"], "--sizes: expected a size such as"),
         (["--sizes", "9" * 5000], "--sizes: expected a size such as"),
         (["--sizes", "64,64x96,64x64"], "--sizes: 64x64 stands there twice"),
+        (["--sizes", "64x96,64x96x1"], "--sizes: 64x96 stands there twice"),
+        (["--sizes", "64x96x5"], "--sizes: 5 is not 1; zimage draws pictures"),
         (["--rounds", "0"], "--rounds: 0 is less than 1"),
         (["--rounds", "3", "--steps", "333"], "--steps: 3 rounds of 333 are more than 998 steps"),
         (["--json", "/dev/null"], "--json: /dev/null is a device or pipe"),

@@ -450,7 +450,9 @@ def test_frames_of_a_video_that_is_measured_stand_behind_its_size(settings, chec
     assert refusal(settings).path == "parallelism.scheduler.warmup_resolutions[0]"
 
 
-@pytest.mark.parametrize("given", [500, "512", "axb", True, [64, 64, 3], None, 5.5, 0, -16, 8192])
+@pytest.mark.parametrize(
+    "given", [500, "512", "axb", True, [64, 64, 3], [64] * 4, "64x64x1x1", None, 5.5, 0, -16, 8192]
+)
 def test_a_wrong_warmup_size_is_named_by_its_place(stage_with, given):
     with pytest.raises(BadSetting) as caught:
         stage_with("parallelism.scheduler.warmup_resolutions", [512, given])

@@ -20,13 +20,17 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.random_pipeline import make_adapter
 from epe.cache import CacheRules, resolve
 from epe.errors import NonFinite
+from epe.execution import run
+from epe.execution.run import SoloLanes, run_lease
+from epe.execution.states import States
 from epe.families import FAMILIES
-from epe.messages import Lane, MeanCache, Pab, Request, Split, Strategy, TeaCache
+from epe.messages import Lane, MeanCache, Pab, Request, Split, Stage, Strategy, TeaCache
 from epe.models import pixels
 from epe.models.contract import Adapter, BatchAdapter, State
 from epe.models.finite import check_finite
 from epe.transport.exchange import Bytes, Exchange, GroupExchange, SoloExchange
 from tests.cache.profiles import made_up
+from tests.execution.counting import lease
 from tests.models.every_family import Ranks, adapters_of, make_request
 from tests.oracle import load_oracle
 
@@ -151,18 +155,50 @@ def test_no_step_of_a_batch_but_the_first_waits_for_the_device(checkpoint: Path,
 
 
 @pytest.mark.parametrize("exchange", [None, SoloExchange(), lane_at(0)], ids=["whole", "bands", "lane"])
-def test_a_decode_waits_for_the_device_once_by_itself(
+def test_a_decode_waits_for_the_device_once_and_when_it_has_all_its_work(
     checkpoint: Path, ranks: Ranks, exchange: Exchange | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks whether its pixels are finite, and nothing else."""
-    asked: list[torch.device] = []
-    monkeypatch.setattr(pixels, "require_finite", lambda tensor, **_: asked.append(tensor.device))
+    """It asks whether its pixels are finite, and nothing else. It asked before it made bytes of them."""
+    asked: list[int] = []
     request = make_request(checkpoint, height=64, width=96, num_frames=1)
     state, adapter = encoded(ranks, request), on_no_device(checkpoint)
-    with waits() as seen:
+    with Work() as work, waits() as seen:
+        monkeypatch.setattr(pixels, "require_finite", lambda *_, **__: asked.append(work.count))
         adapter.decode(state, exchange)
     assert seen == []
-    assert asked == [NOWHERE]
+    assert asked == [work.count]
+
+
+def test_a_lease_waits_for_the_device_at_its_end_alone(
+    checkpoint: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to be told whether all is finite, then for the end, when nothing is left to wait for."""
+    asked: list[int] = []
+    request = make_request(checkpoint, height=64, width=96, num_frames=1)
+    adapter, states = on_no_device(checkpoint), States()
+    states.put(adapter.step(encoded(ranks, request), SoloExchange(), Split()))
+    with Work() as work, waits() as seen:
+        monkeypatch.setattr(run, "check_finite", lambda *_: asked.append(work.count))
+        (done,) = run_lease(
+            [replace(lease(2, Stage.DENOISE, first_step=1, num_steps=2, name=request.id), request=request)],
+            adapter=adapter,
+            lanes=SoloLanes(),
+            states=states,
+            synchronize=lambda: asked.append(work.count),
+        )
+    assert seen == []
+    assert asked == [work.count, work.count]
+    assert done.next_step == 3
+
+
+class Work(TorchDispatchMode):
+    """Counts what is given to the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def encoded(ranks: Ranks, request: Request) -> State:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from epe.messages import Stage
 from epe.planning.costs import CostKey, CostTable, Workload
-from epe.planning.view import Policy, RankView, TrajectoryView, View, fault_of
+from epe.planning.faults import fault_among
+from epe.planning.view import Assignment, Policy, RankView, TrajectoryView, View
 from epe.simulator.arrivals import Arrival, request_of
 from epe.simulator.engine import simulate
 from epe.simulator.machine import Physics
@@ -35,6 +36,11 @@ def check_policy(make: Make) -> None:
     check_every_plan_is_sound(make)
     check_nothing_waits_while_all_ranks_idle(make)
     check_every_request_ends(make)
+
+
+def fault_of(view: View, plan: tuple[Assignment, ...]) -> str | None:
+    """What is wrong with a plan, in one sentence, or None."""
+    return fault_among({t.request_id: t for t in view.trajectories}, plan, open_ranks=view.open_ranks)
 
 
 def check_every_plan_is_sound(make: Make, *, search: settings = plenty) -> None:

@@ -12,8 +12,9 @@ from epe.planning.batching import with_partners
 from epe.planning.calibration import batch_sizes
 from epe.planning.costs import CostTable, Workload
 from epe.planning.elastic import Elastic, ElasticSettings
-from epe.planning.view import Assignment, TrajectoryView, View, fault_of
+from epe.planning.view import Assignment, TrajectoryView, View
 from epe.planning.work import cost_key
+from tests.planning.contract import fault_of
 from tests.planning.views import costs, trajectory, view
 
 WORKLOAD = Workload(tokens=1024, conditions=2, state_bytes=100_000)

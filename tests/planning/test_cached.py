@@ -10,8 +10,8 @@ from epe.messages import MagCache, Pab, Reuse, TeaCache
 from epe.planning.pace import Paces
 from epe.planning.policies import BUILT_IN, make_policy
 from epe.planning.prediction import Ahead, predicted_finish_s
-from epe.planning.view import fault_of
 from epe.planning.work import steps_for
+from tests.planning.contract import fault_of
 from tests.planning.views import costs, trajectory, view
 
 EVERY_FOURTH = Reuse(strategy=MagCache(), computed=tuple(range(0, 20, 4)))

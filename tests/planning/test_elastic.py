@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from epe.messages import Stage
 from epe.planning.costs import Workload
 from epe.planning.elastic import Elastic, ElasticSettings
-from epe.planning.view import fault_of
+from tests.planning.contract import fault_of
 from tests.planning.views import SIZES, costs, trajectory, view
 
 

@@ -15,8 +15,9 @@ from epe.planning.calibration import Program, Round, tour
 from epe.planning.costs import CostKey, CostTable, Workload
 from epe.planning.forecast import play
 from epe.planning.static import StaticCp, StaticDp
-from epe.planning.view import Assignment, fault_of
+from epe.planning.view import Assignment
 from epe.planning.work import split_of
+from tests.planning.contract import fault_of
 from tests.planning.views import trajectory, view
 
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from epe.messages import Stage
 from epe.planning.costs import CostKey, CostTable, Workload
 from epe.planning.policies import BUILT_IN
-from epe.planning.view import Assignment, fault_of
+from epe.planning.view import Assignment
 from epe.planning.work import basis_of, too_large, with_barred
 from epe.simulator.policies import policy_of
+from tests.planning.contract import fault_of
 from tests.planning.views import costs as all_costs
 from tests.planning.views import trajectory, view
 

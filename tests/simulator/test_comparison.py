@@ -80,10 +80,36 @@ def test_runs_of_another_version_are_told_and_made_again_but_bounds_are_not(fold
     compare(folder, "report")
     page = (folder / "page.md").read_text()
     assert "changed after 2 of 2 runs of `elastic` and 4 of 4 runs of the others" in page
+    assert "each is 0.0 points or more behind the best of its cell" in page
+    assert len(re.findall(r"\d\* \|", page)) == 3
     told = compare(folder, "run", "--what", "baselines,bounds,elastic", "--renew")
     assert told.startswith("8 runs, 6 to do")
     compare(folder, "report")
-    assert "changed after" not in (folder / "page.md").read_text()
+    page = (folder / "page.md").read_text()
+    assert "changed after" not in page
+    assert not re.search(r"\d\* \|", page)
+
+
+def test_only_code_that_a_run_needs_is_in_its_fingerprint(
+    program: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    fingerprint = program("scheduling_code").fingerprint
+
+    def of(policy: str, order: str) -> str:
+        (tmp_path / "policy.py").write_text(policy)
+        (tmp_path / "order.py").write_text(order)
+        found: str = fingerprint(tmp_path, "policy", prefix="own.")
+        return found
+
+    policy = "from own.order import first\n\nPULSE = 1  # step\n\ndef plan(view):\n    return first(view)[:PULSE]\n"
+    order = "KEY = 0\n\ndef first(view):\n    return sorted(view, key=lambda each: each[KEY])\n\ndef last(): ...\n"
+    same = of(policy, order)
+    assert of(policy.replace("  # step", "  # a step"), order) == same
+    assert of(policy, order.replace("view):\n", 'view):\n    """Who is first."""\n')) == same
+    assert of(policy, order.replace("last(): ...", "least(): return 1")) == same
+    assert of(policy, order.replace("KEY = 0", "KEY = 1")) != same
+    assert of(policy.replace("PULSE = 1", "PULSE = 2"), order) != same
+    assert of(policy, order.replace("sorted(", "list(")) != same
 
 
 def without_time(line: bytes) -> object:

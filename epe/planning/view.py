@@ -91,8 +91,9 @@ class View(Struct, frozen=True, kw_only=True):
 
     As many ranks decode together as the widest of `decode_widths` within a lane that is given for it.
 
-    A plan is asked for at every event, and when a rank comes within `look_ahead_s` of the end of its lease:
-    early enough that it never idles for want of the next one, late enough that little is decided in advance.
+    A plan is asked for at every event, when a rank comes within `look_ahead_s` of the end of its lease, and again
+    after a plan that gave leases and left ranks open: early enough that none idles for want of the next lease, late
+    enough that little is decided in advance.
     """
 
     now_s: float

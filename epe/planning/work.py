@@ -75,11 +75,9 @@ def _lent_bytes(workload: Workload, width: int) -> int:
 
 def _lacking(costs: CostTable, key: CostKey, *, beside_bytes: int = 0) -> str:
     memory = costs.memory
-    needed, limit = (
-        (memory.predicted_bytes(key) or memory.resident_bytes) + beside_bytes,
-        memory.limit_bytes or 0,
-    )
-    return f"stage {key.stage} would need {needed / 2**30:.3g} GiB on a rank, which has {limit / 2**30:.3g}"
+    needed_bytes = (memory.predicted_bytes(key) or memory.resident_bytes) + beside_bytes
+    needed, limit = needed_bytes / 2**30, (memory.limit_bytes or 0) / 2**30
+    return f"stage {key.stage} would need {needed:.3g} GiB on a rank, which has {limit:.3g}"
 
 
 def step_s(costs: CostTable, workload: Workload, width: int) -> float:

@@ -34,7 +34,8 @@ class Waking(Protocol):
     def plan(self, view: View) -> tuple[Assignment, ...]: ...
 
     def wake_s(self, view: View) -> float | None:
-        """When, on the clock of the view, later than now; None: at the next event. Asked after each plan."""
+        """When, on the clock of the view, later than now; None: at the next event. Asked after each plan, unless
+        that is followed by another at once."""
 
 
 def simulate(

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from epe.planning.correction import quantile
 from epe.simulator.outcome import Outcome, Record
 
 # A request starves when it waits, at one time, for more than this many times its best latency alone.
@@ -121,13 +122,7 @@ def mean_classes(runs: Sequence[dict[str, ClassMetrics]]) -> dict[str, ClassMetr
 
 def percentile(values: Sequence[float], share: float) -> float:
     """By linear interpolation between the sorted values; 0 of nothing."""
-    if not values:
-        return 0.0
-    order = sorted(values)
-    place = share * (len(order) - 1)
-    below = int(place)
-    above = min(below + 1, len(order) - 1)
-    return order[below] + (place - below) * (order[above] - order[below])
+    return quantile(values, share) if values else 0.0
 
 
 def _class_metrics(records: list[Record]) -> ClassMetrics:

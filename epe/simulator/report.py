@@ -120,13 +120,13 @@ def _num_requests(result: Result) -> int:
 
 def _settings(experiment: Experiment, *, num_requests: int) -> Settings:
     workload, physics, cost_set = experiment.workload, experiment.physics, experiment.cost_set
-    generated = not isinstance(workload, Trace)
+    generated = None if isinstance(workload, Trace) else workload
     return Settings(
         costs=cost_set.name,
         sources=cost_set.sources,
         widths=experiment.widths,
-        mix=workload.mix if not isinstance(workload, Trace) else None,
-        deadlines=asdict(workload.deadlines) if not isinstance(workload, Trace) and generated else None,
+        mix=generated.mix if generated else None,
+        deadlines=asdict(generated.deadlines) if generated else None,
         requests=num_requests,
         seeds=experiment.seeds,
         jitter=physics.jitter,

@@ -49,10 +49,9 @@ class Ddit:
         for trajectory in view.trajectories:
             if _denoising(trajectory):
                 known = self._granted.get(trajectory.request_id)
-                same = known is not None and known[0] == trajectory.lane
-                granted[trajectory.request_id] = (
-                    known if same and known else (trajectory.lane, trajectory.step)
-                )
+                if known is None or known[0] != trajectory.lane:
+                    known = (trajectory.lane, trajectory.step)
+                granted[trajectory.request_id] = known
         self._granted = granted
 
     def _start_waiting(

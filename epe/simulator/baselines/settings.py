@@ -47,7 +47,7 @@ class BaselineSettings(Struct, frozen=True, kw_only=True):
             )
 
     def draft(self, view: View) -> Draft:
-        """An empty plan on the idle ranks of a view."""
+        """An empty plan on the ranks of a view that may be given away."""
         widths = tuple(sorted({*self.widths, *self.tuned.values()}))
         speeds = _speeds(view.costs, view.costs.edition, widths, len(view.ranks))
         return Draft(view, speeds, pulse_s=self.pulse_s, pulse_steps=self.pulse_steps, ahead=self.ahead)

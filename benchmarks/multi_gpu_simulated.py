@@ -179,14 +179,16 @@ encodes, decodes over several ranks, and files. Below, in milliseconds, what the
 start and at the end (medians of the last tasks; where a policy had none of a kind, the figure of the start). Steps and
 decodes of pictures on one rank are within 4 % (*static stages* has all steps of a request in one lease). Under static
 SP2 it is 9 ms of the 146 for which a small picture has both ranks, and since these hardly rest at 0.8 the queue gains
-that with each picture. Why an encode takes up to two thirds longer was not found."""
+that with each picture. By the logs an encode takes 11.5 ms (median) where its rank had idled and the next lease came
+after it, as under *static stages*; 13 where it follows other work and the next lease comes meanwhile, as under static
+DP; and 15.5 where besides the other rank fetches its state, as under static SP: all that is Python in one process."""
 
 LATE = """\
 Second, a report of an encode or of steps brings their state to the leader, and took 8 ms (the mean of 1,945 in the four
 logs; 4 to 15 as medians by stage, size and policy; reports of decodes 2). The simulator heard of all at once. With
 reports as late as that it showed what the services did as well: where a rank came free sooner than had been expected,
 the next task of its request waited for the report instead of being sent ahead, under *static stages*, `throughput`,
-`latency` and `slo` (*static stages* lost 3 to 4 ms before each decode so). That is mended since."""
+`latency` and `slo` (*static stages* lost 2 to 4 ms before each decode so, by load). That is mended since."""
 
 AGAIN = """\
 ### Once more, with costs and reports as in the logs

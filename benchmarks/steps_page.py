@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.steps_page_cells import BEST, TITLES, Line, middle_of, name_of, ratio
 from benchmarks.steps_page_forms import JOINED, forms, joined
 from benchmarks.steps_page_hosts import exact_behind, hosts
-from benchmarks.steps_page_libraries import ALL_STEPS, LIBRARIES, SOME_STEPS, libraries
+from benchmarks.steps_page_libraries import ALL_STEPS, LIBRARIES, SOME_STEPS, faster_before, libraries
 from benchmarks.steps_page_text import DECODING, NOT_RUN, ROWS, SINCE, SLOWER
 
 # Of the latents that compiled steps end with to those of our own steps as they are; `docs/numerics.md` promises it.
@@ -72,6 +72,7 @@ def page(lines: Iterable[Line]) -> str:
             *_rows([line for line in rows if "form" not in line]),
             *libraries(against),
             *_slower([*cases, *beside], decodes),
+            *faster_before(against),
             *exact_behind(steps),
             *forms(steps),
             *joined(steps, rows),

@@ -70,3 +70,23 @@ def _round_by_round(runs: list[Line]) -> str:
         f"Round by round, of {len(pairs)} times that one of them drew beside ours, it took less in {len(less)}"
         f"{': ' if less else ''}{'; '.join(less)}."
     )
+
+
+def faster_before(runs: list[Line]) -> Iterator[str]:
+    """Where another that draws all steps was faster by the medians of a run that is not the last of its case."""
+    last = {name_of(run): run for run in runs if BEST in run["step_ms"]}
+    told = [
+        f"{name_of(run)} ({other} {theirs:.2f}×, ours {own:.2f}×, rounds: {len(run['step_ms'][BEST])})"
+        for run in runs
+        if BEST in run["step_ms"] and run is not last[name_of(run)]
+        for other in ALL_STEPS
+        if (theirs := _median(run, other)) > (own := _median(run, BEST))
+    ]
+    if told:
+        yield from ("", f"By those of a run before the last: {'; '.join(told)}.")
+
+
+def _median(run: Line, name: str) -> float:
+    """How many times as fast as diffusers; 0 for who did not draw."""
+    median: float = run["against_diffusers"].get(name, [0.0])[0]
+    return median

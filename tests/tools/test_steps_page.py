@@ -194,8 +194,19 @@ def test_a_round_in_which_another_took_less_is_named_though_the_medians_hide_it(
     assert "\nNowhere: by the medians" in told
     named = "it took less in 1: cache_dit in round 3 of zimage 512x512, 128 (2.2 ms, ours 2.5)."
     assert f"Round by round, of 5 times that one of them drew beside ours, {named}" in told
+    assert "By those of a run before" not in told
     rows = [line for line in told.splitlines() if line.startswith("| zimage 512x512, 128 |")]
     assert [row.split("|")[2:4] for row in rows] == [[" 3 ", " 4.0 "], [" 1 ", " 4.0 "]]
+
+
+def test_a_run_that_another_won_is_named_though_a_later_one_was_ours() -> None:
+    won = beside("512x512", diffusers=[4.0] * 2, ours_compiled=[2.0] * 2, cache_dit=[1.6] * 2)
+    ours = beside("512x512", diffusers=[4.0] * 3, ours_compiled=[1.6] * 3, cache_dit=[2.0] * 3)
+    named = "By those of a run before the last: zimage 512x512, 128 (cache_dit 2.50×, ours 2.00×, rounds: 2)."
+    told = page([SETTING, won, ours])
+    assert "\nNowhere: by the medians" in told
+    assert named in told
+    assert "By those of a run before" not in page([SETTING, ours, won])
 
 
 def test_a_form_that_was_tried_is_no_row_of_what_is_kept() -> None:

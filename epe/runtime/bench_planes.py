@@ -32,4 +32,4 @@ def _told(data: bytes, exchange: Exchange, target: torch.device) -> bytes:
     """What the first rank has, on all of them."""
     size = exchange.broadcast(torch.tensor([len(data)], device=target), source=0)
     own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size))
-    return exchange.broadcast(own.to(target, torch.uint8), source=0).cpu().numpy().tobytes()
+    return bytes(exchange.broadcast(own.to(target, torch.uint8), source=0).cpu().numpy())

@@ -52,6 +52,12 @@ def costs_file(name: str) -> str:
     return f"{in_path(name)}-costs.json"
 
 
+def told(costs: CostSet) -> list[dict[str, Any]]:
+    """What each task costs, as a line tells it."""
+    names = ("stage", "tokens", "width", "seconds", "p90_s")
+    return [{name: getattr(task, name) for name in names} for task in costs.tasks]
+
+
 @dataclass(frozen=True)
 class Class:
     """A class of requests: pictures or videos of a size, its share of all and its steps."""

@@ -41,6 +41,7 @@ from benchmarks.elastic_place import (
     in_path,
     measures,
     policies,
+    told,
 )
 from benchmarks.h200_families import about, say
 from benchmarks.place import Setting
@@ -54,6 +55,8 @@ LOADS = (0.8, 0.5, 1.1)
 # A rank is killed when its request has been on the lane for so long; its return is waited for no longer than that.
 KILL_SIZE_STEPS, KILL_STEPS, KILL_AFTER_S, RETURN_S = 4, 40, 1.5, 60.0
 VICTIM = 1
+# What lanes exchange over, for all services.
+TRANSPORT = "EPE_AGKV_TRANSPORT"
 # A service spends more than half a minute on imports, and then measures for less than this: one that is begun
 # so much later measures after it.
 STAGGER_S = 20.0
@@ -99,8 +102,7 @@ def cells(services: list[Running], loads: list[float], *, seconds: float, end_s:
     for running in services:
         use(running)
         if running is services[0] or measures(running.name):
-            tasks = [_told(task) for task in running.costs().tasks]
-            say({"case": "costs", "policy": running.name, "tasks": tasks})
+            say({"case": "costs", "policy": running.name, "tasks": told(running.costs())})
     costs = services[0].costs()
     for load in loads:
         arrivals = requests(services[0].model, costs, load=load, seconds=seconds)
@@ -123,10 +125,6 @@ def _measured(running: Running, arrivals: Sequence[Arrival], folder: Path) -> Li
     return {"live": summary(seen), "simulated": summary(foretold)}
 
 
-def _told(task: Any) -> Line:
-    return {name: getattr(task, name) for name in ("stage", "tokens", "width", "seconds", "p90_s")}
-
-
 def killed(running: Running) -> Iterator[Line]:
     """What a rank's death costs a request on a lane of all ranks: seconds from the death, and whether its picture is
     that of an undisturbed one; then how long until the rank is back."""
@@ -135,7 +133,8 @@ def killed(running: Running) -> Iterator[Line]:
     body = {"size": size.name, "num_inference_steps": KILL_STEPS, "seed": 5, "output_format": "png"}
     expected, undisturbed_s = asyncio.run(_timed(served, body))
     mark = served.mark()
-    line = {"policy": running.name, "undisturbed_s": round(undisturbed_s, 2)}
+    transport = os.environ.get(TRANSPORT, "auto")
+    line = {"policy": running.name, "transport": transport, "undisturbed_s": round(undisturbed_s, 2)}
     died_s, seen = asyncio.run(_disturbed(served, body, mark, expected))
     yield {"case": "killed", **line, **seen}
     yield {"case": "returned", **asyncio.run(_returned(served, body, mark, died_s))}

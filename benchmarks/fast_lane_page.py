@@ -32,14 +32,14 @@ EARLIER = "earlier"
 NOT_RUN = """\
 ## Written for several GPUs and not run
 
-Over `fast`: steps of other families, decodes, a whole service, and a rank of it that is killed and comes back:
+Over `fast`: steps of other families, and decodes:
 
     python -m benchmarks.fast_lane --sections steps decodes --families flux1
-    EPE_AGKV_TRANSPORT=fast python -m benchmarks.elastic_service --policies "static SP2" --loads --kill
 
-More than two GPUs (`--world 4`, 8), whose exchanges have run on threads of a CPU, in orders by seeds; ranks
-that see one GPU each (`CUDA_VISIBLE_DEVICES`), over NCCL too. What of other lanes was not run is on [their
-page](multi-gpu.md), what of compiled blocks on [that of steps](h200.md)."""
+More than two GPUs (`--world 4`, 8), whose exchanges have run on threads of a CPU, in orders by seeds; ranks that see
+one GPU each (`CUDA_VISIBLE_DEVICES`; over NCCL they [have](multi-gpu.md)). A whole service over `fast`, with a rank
+that is killed and comes back, is on [the page of other lanes](multi-gpu.md) with what of these was not run; what of
+compiled blocks was not, on [that of steps](h200.md)."""
 WAYS = (("nccl", False), ("nccl", True), ("fast", False), ("fast", True))
 
 

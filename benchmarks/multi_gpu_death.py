@@ -20,8 +20,10 @@ def killed(lines: list[Line]) -> Iterator[str]:
         if line.get("case") == "returned":
             yield (
                 f"The rank was back after {line['returned_s']:.1f} s, and the next picture was drawn on the lanes "
-                f"{line['lanes_after']}. Other work ran on both GPUs meanwhile."
+                f"{line['lanes_after']}."
             )
+    yield ""
+    yield "Other work ran on both GPUs beside the first of these services, and began its pictures beside the second."
 
 
 def _death(line: Line) -> Iterator[str]:
@@ -39,12 +41,18 @@ def _killed(line: Line) -> Iterator[str]:
     again_s = _again_s(line)
     went_on = "nowhere" if again_s is None else f"after {again_s:.2f} s on the rank that was left"
     yield (
-        f"In the service of {line['policy']}, one picture of 40 steps on both ranks ({line['undisturbed_s']:.1f} s "
-        f"when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was asked for: the leader knew after "
-        f"{line['seen_s']} s, the request went on {went_on}, and its answer (status {line['status']}) came "
-        f"{line['took_s']:.1f} s after it was asked for, with {line['num_repeated_steps']} steps drawn twice; the "
-        f"same picture: {line['same_picture']}. Other ranks lost: {line['others_lost'] or 'none'}."
+        f"In the service of {line['policy']} over {_transport(line)}, one picture of 40 steps on both ranks "
+        f"({line['undisturbed_s']:.1f} s when nothing happens), rank 1 killed {line['died_s']:.1f} s after it was "
+        f"asked for: the leader knew after {line['seen_s']} s, the request went on {went_on}, and its answer (status "
+        f"{line['status']}) came {line['took_s']:.1f} s after it was asked for, with {line['num_repeated_steps']} "
+        f"steps drawn twice; the same picture: {line['same_picture']}. Other ranks lost: "
+        f"{line['others_lost'] or 'none'}."
     )
+
+
+def _transport(line: Line) -> str:
+    """Ranks with a GPU each exchange over NCCL if nothing else is asked for."""
+    return f"`{line['transport']}`" if line.get("transport", "auto") != "auto" else "NCCL"
 
 
 def _again_s(line: Line) -> float | None:

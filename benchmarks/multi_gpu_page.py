@@ -14,7 +14,9 @@ from typing import Any
 
 from benchmarks.multi_gpu_death import killed
 from benchmarks.multi_gpu_lanes import parity, steps
+from benchmarks.multi_gpu_places import places
 from benchmarks.multi_gpu_service import service
+from benchmarks.multi_gpu_simulated import simulated
 from benchmarks.multi_gpu_traffic import decodes, groups, moves
 from benchmarks.multi_gpu_widths import widths
 
@@ -25,6 +27,7 @@ COMMANDS = (
     "python -m benchmarks.multi_gpu > LANES.jsonl",
     "python -m benchmarks.elastic_service --family wan --logs COSTS > SERVICE.jsonl",
     'python -m benchmarks.elastic_service --policies "static SP2" --loads --kill >> SERVICE.jsonl',
+    "EPE_AGKV_TRANSPORT=fast python -m benchmarks.elastic_service ...      # the same over `fast`",
     "python -m benchmarks.elastic_foretold COSTS > FORETOLD.jsonl",
     "python -m benchmarks.elastic_scatter COSTS SERVICE.jsonl >> FORETOLD.jsonl",
     "python -m benchmarks.elastic_as_if COSTS > AS_IF.jsonl",
@@ -33,20 +36,12 @@ COMMANDS = (
 
 NOT_RUN = """## Not run
 
-Of the program above on two GPUs:
-
-    python -m benchmarks.multi_gpu --sections steps --families qwen-image
-    python -m benchmarks.h200_families --families qwen-image --cases lane moves
-
-That is: times of Qwen-Image, whose lanes gave equal bits, and its bits with divided guidance and lane changes. Under
-torch's own setting of products its lane changes gave the bits of one rank ([every family](h200-families.md)). Both were
-begun, and their time was up before they had a line. So was that of static DP in the cell of 101 requests.
-
 Four and eight GPUs were not to be had: bits at widths of 3, 4 and 8 over NCCL (over gloo, as processes that share
-one GPU, those of 4 on the same page), steps and decodes at these widths, static SP4 and DP4, and lanes that work
-beside each other. The programs take more ranks (`--world 3`, 4, 8; that of the families has a lane for each width that
-there are ranks for), and have run with small models on three, four and eight CPU ranks, with equal bits at every width.
-Graphs with NCCL's calls in them do not exist here: captured steps are cut where a lane exchanges."""
+one GPU, those of 4 are on the page of [every family](h200-families.md)), steps and decodes at these widths, static
+SP4 and DP4, and lanes that work beside each other. The programs take more ranks (`--world 3`, 4, 8; that of the
+families has a lane for each width that there are ranks for), and have run with small models on three, four and eight
+CPU ranks, with equal bits at every width. A static policy had no time left for the cell of 101 requests. Graphs with
+NCCL's calls in them do not exist here: captured steps are cut where a lane exchanges."""
 
 
 def read(paths: Iterable[Path]) -> list[Line]:
@@ -75,7 +70,7 @@ def page(lines: list[Line]) -> str:
         f"{setting['python']}, torch {setting['torch']}, diffusers {setting['diffusers']}. Models of real size with "
         "random weights in bfloat16. Of all ranks of a lane the slowest counts.",
     ]
-    for section in (parity, steps, widths, groups, moves, decodes, service, killed):
+    for section in (parity, places, steps, widths, groups, moves, decodes, service, simulated, killed):
         parts += ["", *section(lines)]
     return "\n".join([*parts, "", NOT_RUN, ""])
 

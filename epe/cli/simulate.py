@@ -134,6 +134,9 @@ def _add_machine(parser: Parser) -> None:
     )
     parser.add_argument("--dispatch-ms", type=number, default=1.0, help="from plan to ranks (default 1)")
     parser.add_argument(
+        "--report-ms", type=number, default=0.0, help="until a state has come to the planner (default 0)"
+    )
+    parser.add_argument(
         "--plan-ms",
         metavar="MS",
         default="1",
@@ -215,6 +218,7 @@ def _physics(args: Namespace) -> Physics:
     plan_ms = 0.0 if measured else _not_negative(_number(args.plan_ms, "--plan-ms"), "--plan-ms")
     return Physics(
         dispatch_s=_not_negative(args.dispatch_ms, "--dispatch-ms") / 1e3,
+        report_s=_not_negative(args.report_ms, "--report-ms") / 1e3,
         plan_s=None if measured else plan_ms / 1e3,
         jitter=jitter,
         clairvoyant=args.clairvoyant,

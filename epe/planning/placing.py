@@ -107,21 +107,13 @@ class Placing:
         than the lane, hold the ranks of the lane that are open."""
         waiting = tuple(rank for rank in lane if rank in self.open_ranks)
         task = self._task_ranks(trajectory, lane)
-        may_start = trajectory.num_leases < MAX_LEASES and self._ready_s(trajectory) <= self.soon_s
+        may_start = trajectory.num_leases < MAX_LEASES and trajectory.ready_with(self._until_s) <= self.soon_s
         if may_start and task and all(rank in self.open_ranks for rank in task):
             end_s = self._send(trajectory, task)
             rest = tuple(rank for rank in waiting if rank not in task)
             return Hold(rest, end_s) if rest else None
         until_s = max([trajectory.ready_s, *(self._until_s[rank] for rank in lane)])
         return Hold(waiting, until_s, trajectory) if waiting else None
-
-    def _ready_s(self, trajectory: TrajectoryView) -> float:
-        """When its leases will have ended: as was expected when the last one was sent, or earlier if the ranks of its
-        lane are now expected to be free before."""
-        if not trajectory.num_leases or not trajectory.lane:
-            return trajectory.ready_s
-        ends_s = [self._until_s[rank] for rank in trajectory.lane if rank in self._until_s]
-        return min(trajectory.ready_s, max(ends_s, default=trajectory.ready_s))
 
     def _task_ranks(self, trajectory: TrajectoryView, lane: Lane) -> Lane:
         """The ranks of a lane that the next task takes: those that are free first."""

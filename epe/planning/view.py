@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -72,6 +72,14 @@ class TrajectoryView(Struct, frozen=True, kw_only=True):
     def has_come(self, now_s: float) -> bool:
         """False only where the simulator shows what is still to come."""
         return self.arrival_s <= now_s + 1e-6
+
+    def ready_with(self, until_s: Mapping[int, float]) -> float:
+        """When its leases will have ended: as was expected when the last one was sent, or earlier if the ranks of its
+        lane are now expected to be free before, by `until_s`."""
+        if not self.num_leases or not self.lane:
+            return self.ready_s
+        ends_s = [until_s[rank] for rank in self.lane if rank in until_s]
+        return min(self.ready_s, max(ends_s, default=self.ready_s))
 
     def unserved_s(self, now_s: float) -> float:
         """Seconds since it was last served; 0 while it has a lease."""

@@ -8,7 +8,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from epe.actors.ledger import Ledger
+from epe.actors.ledger import Ledger, Running
 from epe.actors.trajectory import Trajectory
 from epe.errors import BadSetting
 from epe.messages import Failure, FailureKind, Lease, LeaseDone, Split, Stage
@@ -63,20 +63,20 @@ class Books:
         trajectory = self.trajectories.setdefault(name, _trajectory(self.arrivals[name]))
         self._refresh(trajectory)
 
+    def left(self, work: Work, *, now_s: float) -> None:
+        """All ranks of a lease but its head report."""
+        for rank in work.ranks[1:]:
+            self._report(work, rank, now_s=now_s)
+
     def ran(self, work: Work, *, now_s: float) -> bool:
-        """All ranks of a lease report. True if the picture is decoded, so that only its file is to be made."""
+        """The head of a lease reports. True if the picture is decoded, so that only its file is to be made."""
         trajectory = self.trajectories[work.request_id]
-        num_tasks = self._num_tasks(self.ledger.running[work.seq].lease)
-        seconds = (work.end_s - work.begin_s) / max(1, num_tasks)
-        next_step = work.first_step + work.num_steps
-        for rank in work.ranks:
-            report = LeaseDone(seq=work.seq, epoch=0, rank=rank, next_step=next_step, seconds=seconds)
-            running = self.ledger.answer(report, now_s=now_s)
+        running = self._report(work, work.ranks[0], now_s=now_s)
         assert running is not None
         trajectory.leases.remove(running)
         trajectory.ran(running, now_s=now_s)
-        if self.correct_costs and num_tasks:
-            self.costs.observe(cost_key(trajectory.workload, work.stage, len(work.ranks)), seconds)
+        if self.correct_costs and self._num_tasks(running.lease):
+            self.costs.observe(cost_key(trajectory.workload, work.stage, len(work.ranks)), running.seconds)
         if trajectory.ending is not None and not trajectory.leases:
             self._end(trajectory, now_s)
             return False
@@ -151,6 +151,18 @@ class Books:
 
     def _seen(self, view: TrajectoryView) -> TrajectoryView:
         return view if self.knows_reuse else replace(view, reuse=None)
+
+    def _report(self, work: Work, rank: int, *, now_s: float) -> Running | None:
+        """One rank has ended its lease; the lease if this was its last rank."""
+        num_tasks = self._num_tasks(self.ledger.running[work.seq].lease)
+        report = LeaseDone(
+            seq=work.seq,
+            epoch=0,
+            rank=rank,
+            next_step=work.first_step + work.num_steps,
+            seconds=(work.end_s - work.begin_s) / max(1, num_tasks),
+        )
+        return self.ledger.answer(report, now_s=now_s)
 
     def _num_tasks(self, lease: Lease) -> int:
         return lease.num_tasks if self.knows_reuse else max(1, lease.num_steps)

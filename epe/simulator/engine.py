@@ -76,10 +76,11 @@ def simulate(
 class _Kind(IntEnum):
     """Of events at the same moment the earlier kind goes first."""
 
-    RAN = 0
-    FINISHED = 1
-    ARRIVED = 2
-    DEADLINE = 3
+    LEFT = 0
+    RAN = 1
+    FINISHED = 2
+    ARRIVED = 3
+    DEADLINE = 4
 
 
 class Simulation:
@@ -145,6 +146,9 @@ class Simulation:
             _, kind, _, name, work = heapq.heappop(self._events)
             self.idle_wakes = 0
             match kind:
+                case _Kind.LEFT:
+                    assert work is not None
+                    books.left(work, now_s=now_s)
                 case _Kind.RAN:
                     assert work is not None
                     if books.ran(work, now_s=now_s):
@@ -182,7 +186,9 @@ class Simulation:
         self.planner_free_s = self.now_s + (took_s if self.physics.plan_s is None else self.physics.plan_s)
         for assignment in plan:
             work = self.books.lease(assignment, now_s=self.now_s, sent_s=self.planner_free_s)
-            self._at(work.end_s, _Kind.RAN, work.request_id, work)
+            if len(work.ranks) > 1:
+                self._at(work.end_s, _Kind.LEFT, work.request_id, work)
+            self._at(self.books.machine.reported_s(work), _Kind.RAN, work.request_id, work)
 
     def _decide(self, view: View) -> tuple[Assignment, ...]:
         """The policy's plan; one that raises or plans nonsense is replaced, if there is a fallback."""

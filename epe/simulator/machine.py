@@ -18,14 +18,16 @@ from epe.simulator.outcome import Work
 class Physics(Struct, frozen=True, kw_only=True):
     """What happens beside computing.
 
-    A lease reaches its ranks `dispatch_s` after it was planned (there and back in one number). A plan takes
-    `plan_s`, or what it really took if that is None (then two runs differ); events wait meanwhile. Each task takes
-    1 - `jitter` to 1 + `jitter` times its cost, the same for every policy of a seed. With `clairvoyant`, requests
-    that arrive within `foresight_s` are in the view already: their `arrival_s` and `ready_s` are in the future, and
-    a lease that is given to one makes its ranks wait until it is there.
+    A lease reaches its ranks `dispatch_s` after it was planned (there and back in one number). Its head reports an
+    encode, or steps, `report_s` after they ended, since their state comes with the report. A plan takes `plan_s`, or
+    what it really took if that is None (then two runs differ); events wait meanwhile. Each task takes 1 - `jitter` to
+    1 + `jitter` times its cost, the same for every policy of a seed. With `clairvoyant`, requests that arrive within
+    `foresight_s` are in the view already: their `arrival_s` and `ready_s` are in the future, and a lease that is given
+    to one makes its ranks wait until it is there.
     """
 
     dispatch_s: float = 0.0
+    report_s: float = 0.0
     plan_s: float | None = 0.0
     jitter: float = 0.0
     seed: int = 0
@@ -63,6 +65,10 @@ class Machine:
         self.state_s[name] = end_s
         self._longest_wait_s[name] = max(self._longest_wait_s.get(name, 0.0), begin_s - state_s)
         return self._noted(lease, begin_s, end_s)
+
+    def reported_s(self, work: Work) -> float:
+        """When the report of its head comes; other ranks report at once."""
+        return work.end_s if work.stage is Stage.DECODE else work.end_s + self.physics.report_s
 
     def covers(self, workload: Workload, stage: Stage, width: int) -> bool:
         """Whether it is known what the task costs."""

@@ -157,6 +157,7 @@ def test_costs_come_from_a_file(tmp_path):
         (["--jitter", "1"], "--jitter: is 1; less than 1"),
         (["--migration-ms", "-1"], "--migration-ms: is -1"),
         (["--dispatch-ms", "-1"], "--dispatch-ms: is -1"),
+        (["--report-ms", "-1"], "--report-ms: is -1"),
         (["--plan-ms", "fast"], "--plan-ms: 'fast' is not a number"),
         (["--bound-seconds", "0"], "--bound-seconds: is 0"),
         (["--replay", "x.csv"], "--replay: goes with --workload replay"),

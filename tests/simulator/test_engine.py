@@ -13,6 +13,7 @@ from epe.messages import Stage
 from epe.planning.costs import CostTable
 from epe.planning.view import Assignment
 from epe.simulator.machine import Physics
+from epe.simulator.policies import policy_of
 from tests.simulator.scenes import Chance, Does, Lanes, OneRank, arrival, machine, run, task
 
 
@@ -99,6 +100,40 @@ def test_a_task_that_ends_within_the_look_ahead_is_followed_without_a_gap():
         Lanes({"a": (0,)}), arrival("a"), physics=Physics(dispatch_s=0.1, plan_s=0.1, look_ahead_s=100.0)
     )
     assert all(later.begin_s == earlier.end_s for earlier, later in pairwise(outcome.work))
+
+
+def test_what_was_not_sent_ahead_waits_for_the_report_of_the_task_before():
+    late = run(OneRank(), arrival("a"), physics=Physics(report_s=0.1))
+    # Of the encode and of two steps; a decode leaves no state behind.
+    assert late.records[0].finish_s == pytest.approx(11.0 + 3 * 0.1)
+
+
+def test_ranks_behind_the_head_of_a_lane_do_not_wait_for_the_state_in_its_report():
+    own = {"a": (0, 1), "b": (1,)}
+
+    def plan(view):
+        idle = {rank.rank for rank in view.ranks if rank.num_leases == 0}
+        for trajectory in view.trajectories:
+            lane = own[trajectory.request_id]
+            ranks = lane if trajectory.stage is Stage.DENOISE else lane[:1]
+            if idle.issuperset(ranks) and trajectory.num_leases == 0:
+                return (task(trajectory, *ranks, steps=2),)
+        return ()
+
+    outcome = run(Does(plan), arrival("a"), arrival("b", 3.0), physics=Physics(report_s=0.5))
+    begun = {(w.request_id, w.stage): w.begin_s for w in outcome.work}
+    # Both ranks end a's steps at 8 s, and the head has reported at 8.5.
+    assert (begun["b", Stage.ENCODE], begun["a", Stage.DECODE]) == (8.0, 8.5)
+
+
+@pytest.mark.parametrize("name", ["throughput", "latency", "slo", "fair", "elastic", "stage-static"])
+def test_reports_that_come_late_leave_no_gap_between_the_tasks_of_a_rank(name):
+    policy = policy_of(name, widths=(1,), world_size=1)
+    arrivals = [arrival(each) for each in ("a", "b", "c")]
+    outcome = run(policy, *arrivals, world=1, physics=Physics(report_s=0.04))
+    assert [later.begin_s for later in outcome.work[1:]] == pytest.approx(
+        [w.end_s for w in outcome.work[:-1]]
+    )
 
 
 def test_while_the_planner_thinks_events_wait():

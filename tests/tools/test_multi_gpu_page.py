@@ -11,14 +11,18 @@ from tests.world import ROOT
 RUNS = (
     "parity",
     "parity-b",
+    "parity-c",
+    "places",
     "lanes-a",
     "lanes-b",
     "lanes-c",
+    "lanes-d",
     "elastic",
     "elastic-b",
     "foretold",
     "as-if",
     "service",
+    "fast-service",
 )
 # Operations of a step were counted there.
 STEPS = ("c", "d", "e")

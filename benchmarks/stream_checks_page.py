@@ -13,8 +13,8 @@ SAID = """
 ## What the services logged
 
 Those of the streams above whose log was kept ({services} services), from their start on: {count} passes captured,
-{refused} refused. A capture took {middle:.2f} s at the median ({least:.2f} to {most:.2f}); a lease that waits for the rank
-meanwhile begins later by as much. Attention ran on {kernels}.
+{refused} refused. A capture took {middle:.2f} s at the median ({least:.2f} to {most:.2f}); a lease that waits for the
+rank meanwhile begins later by as much. Attention ran on {kernels}.
 """
 WAITS = """
 ## What leases wait for

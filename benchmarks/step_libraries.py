@@ -6,8 +6,6 @@ out; the latter stand beside our own that leave out as many.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 from msgspec.structs import replace
 
 from benchmarks.step_entrants import Bench, Diffusers, Entrant, Ours, Watcher
+from benchmarks.step_xfuser import Xfuser
 from epe.messages import FreeCache, Request, Reuse
 
 
@@ -59,26 +58,6 @@ class CacheDit(Diffusers):
         inductor, dynamo = self._settings
         with torch._inductor.config.patch(inductor), torch._dynamo.config.patch(dynamo):
             yield
-
-
-class Xfuser(Diffusers):
-    """FLUX.1 as its wrapper has it on one GPU: diffusers' transformer, compiled as a whole."""
-
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench)
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        # Of its own: another case may draw beside this one.
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        import xfuser
-
-        config, _ = xfuser.xFuserArgs(model=bench.name, use_torch_compile=True).create_config()
-        xfuser.xFuserFluxPipeline(self._pipeline, config)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 class OursReusing(Ours):

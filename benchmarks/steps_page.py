@@ -9,37 +9,17 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
+from benchmarks.steps_page_cells import BEST, TITLES, Line, middle_of, name_of, ratio
+from benchmarks.steps_page_forms import JOINED, forms, joined
 from benchmarks.steps_page_hosts import exact_behind, hosts
-from benchmarks.steps_page_text import (
-    DECODING,
-    FORMS,
-    FORMS_TEXT,
-    LIBRARIES,
-    LIBRARIES_COMMAND,
-    NOT_RUN,
-    ROWS,
-    SINCE,
-    SLOWER,
-)
+from benchmarks.steps_page_libraries import ALL_STEPS, LIBRARIES, SOME_STEPS, faster_before, libraries
+from benchmarks.steps_page_text import DECODING, NOT_RUN, ROWS, SINCE, SLOWER
 
-Line = dict[str, Any]
-
-TITLES = {
-    "diffusers_compiled": "diffusers, compiled",
-    "ours": "ours",
-    "ours_captured": "captured",
-    "ours_compiled": "compiled and captured",
-}
-BEST = "ours_compiled"
 # Of the latents that compiled steps end with to those of our own steps as they are; `docs/numerics.md` promises it.
 TOLERANCE_DB = 40
 COMMAND = "python -m benchmarks.h200_steps > RUN.jsonl; python -m benchmarks.steps_page RUN.jsonl"
 
-# Other libraries that draw all steps, and those that leave some out beside ours that leaves out as many.
-ALL_STEPS = ("cache_dit", "xfuser")
-SOME_STEPS = {"cache_dit_reusing": "ours_reusing"}
 ROW_TITLES = {"width_2": "2 threads", "width_4": "4 threads", "own_gpus": "2 GPUs"}
 
 
@@ -54,9 +34,10 @@ def page(lines: Iterable[Line]) -> str:
     steps = [line for line in everything if "step_ms" in line]
     against = [line for line in steps if LIBRARIES.keys() & line["step_ms"].keys()]
     decodes = [line for line in everything if "decode" in line]
-    cases = _latest(line for line in steps if line not in against)
-    drawn = {_name(case): case for case in cases}
-    beside = [_filled_in(line, drawn.get(_name(line), {})) for line in _latest(against)]
+    cases = _latest(line for line in steps if line not in against and JOINED not in line["step_ms"])
+    drawn = {name_of(case): case for case in cases}
+    beside = [_filled_in(line, drawn.get(name_of(line), {})) for line in _latest(against)]
+    rows = [line for line in everything if "compiled_rows" in line]
     return "\n".join(
         [
             "# Steps on H200",
@@ -67,10 +48,10 @@ def page(lines: Iterable[Line]) -> str:
             f"{setting['diffusers']}; real sizes with random weights in bfloat16. What stands in a row was measured "
             "in one run, in turn, with diffusers as it is; columns that the last run of a row left out are those of "
             "the run before. A ratio is diffusers' time over that of the column, the median of at least "
-            f"{setting['rounds']} rounds with the least and the most. Steps of a drawing follow each other without "
-            "waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, the others one. Roofline: "
-            "products at 790 TFLOP/s and attention at 600, or all weights read once a branch at 4.3 TB/s, if that "
-            "takes longer.",
+            f"{setting['rounds']} rounds, if no other number is told, with the least and the most. Steps of a drawing "
+            "follow each other without waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, "
+            "the others one. Roofline: products at 790 TFLOP/s and attention at 600, or all weights read once a branch "
+            "at 4.3 TB/s, if that takes longer.",
             "",
             *_speeds(cases),
             *hosts(steps),
@@ -88,11 +69,13 @@ def page(lines: Iterable[Line]) -> str:
             *_tolerance(cases),
             *_bits(cases),
             *_decodes(decodes),
-            *_rows([line for line in everything if "compiled_rows" in line]),
-            *_libraries(beside),
+            *_rows([line for line in rows if "form" not in line]),
+            *libraries(against),
             *_slower([*cases, *beside], decodes),
+            *faster_before(against),
             *exact_behind(steps),
-            *_forms(cases),
+            *forms(steps),
+            *joined(steps, rows),
             "",
             *SINCE,
             "",
@@ -121,32 +104,22 @@ def _sides(case: Line) -> list[int]:
     return [int(side) for side in case["size"].split("x")]
 
 
-def _forms(cases: list[Line]) -> Iterator[str]:
-    """Of compiled blocks, where a run had others beside those that are as they are now."""
-    found = [case for case in cases if FORMS.keys() - {BEST} <= case["step_ms"].keys()]
-    for case in found:
-        yield from ("", f"## Forms of {_name(case)}", "", *FORMS_TEXT, "")
-        yield "| blocks | against diffusers | ms a step |"
-        yield "|---|--:|--:|"
-        for name, title in FORMS.items():
-            cells = _ratio(case["against_diffusers"][name]), f"{_middle(case['step_ms'][name]):.1f}"
-            yield f"| {title} | {' | '.join(cells)} |"
-
-
 def _speeds(cases: list[Line]) -> Iterator[str]:
     titles = " | ".join(TITLES.values())
     yield f"| family, size, text rows | diffusers, ms a step | {titles} | the last one's ms | roofline, ms | of it |"
     yield "|---|--:|" + "--:|" * (len(TITLES) + 3)
     for case in cases:
-        cells = [_ratio(case["against_diffusers"].get(name)) for name in TITLES]
+        cells = [ratio(case["against_diffusers"].get(name)) for name in TITLES]
         cells += _roofline(case)
-        yield f"| {_name(case)} | {_middle(case['step_ms']['diffusers']):.1f} | " + " | ".join(cells) + " |"
+        yield (
+            f"| {name_of(case)} | {middle_of(case['step_ms']['diffusers']):.1f} | " + " | ".join(cells) + " |"
+        )
 
 
 def _roofline(case: Line) -> list[str]:
     if BEST not in case["step_ms"] or "least_ms" not in case:
         return ["", "", ""]
-    step_ms, least_ms = _middle(case["step_ms"][BEST]), case["least_ms"]
+    step_ms, least_ms = middle_of(case["step_ms"][BEST]), case["least_ms"]
     return [f"{step_ms:.1f}", f"{least_ms:.1f}", f"{100 * least_ms / step_ms:.0f} %"]
 
 
@@ -159,7 +132,7 @@ def _bits(cases: list[Line]) -> Iterator[str]:
         cells = [_difference(case, name) for name in TITLES]
         cells += [str(case["graphs"].get(name, {}).get("mib", "")) for name in ("ours_captured", BEST)]
         cells += [str(case["peak_gib"].get(name, "")) for name in ("diffusers", BEST)]
-        yield f"| {_name(case)} | " + " | ".join(cells) + " |"
+        yield f"| {name_of(case)} | " + " | ".join(cells) + " |"
 
 
 def _decodes(lines: list[Line]) -> Iterator[str]:
@@ -173,7 +146,7 @@ def _decodes(lines: list[Line]) -> Iterator[str]:
     for line in _last_rounds(lines):
         cells = [line["decode"], line["pixels"], line["dtype"].removeprefix("torch.")]
         cells += [f"{line['ms'][name]:.1f}" for name in ("diffusers", "fast")]
-        cells += [_ratio(line["ratio"].get(name)) for name in ("diffusers_compiled", "exact", "fast")]
+        cells += [ratio(line["ratio"].get(name)) for name in ("diffusers_compiled", "exact", "fast")]
         yield f"| {' | '.join(cells)} | {line['psnr_db']['fast'] or '='} |"
 
 
@@ -203,21 +176,9 @@ def _apart(largest: float | None) -> str:
     return f"{largest:.3g}" if largest else "="
 
 
-def _libraries(cases: list[Line]) -> Iterator[str]:
-    if not cases:
-        return
-    names = {BEST: TITLES[BEST], **LIBRARIES}
-    yield from ("", "## Other libraries", "", *LIBRARIES_COMMAND, "")
-    yield f"| family, size, text rows | diffusers, ms a step | {' | '.join(names.values())} |"
-    yield "|---|" + "--:|" * (1 + len(names))
-    for case in cases:
-        cells = [_ratio(case["against_diffusers"].get(name)) for name in names]
-        yield f"| {_name(case)} | {_middle(case['step_ms']['diffusers']):.1f} | {' | '.join(cells)} |"
-
-
 def _slower(cases: list[Line], decodes: list[Line]) -> Iterator[str]:
     """Where somebody else was faster than our best in what was drawn beside it."""
-    found = [f"{_name(case)} ({each})" for case in cases for each in _faster(case["against_diffusers"])]
+    found = [f"{name_of(case)} ({each})" for case in cases for each in _faster(case["against_diffusers"])]
     found += [
         f"{line['decode']} {line['pixels']} (diffusers_compiled)"
         for line in _last_rounds(decodes)
@@ -238,17 +199,6 @@ def _is_faster(ratios: dict[str, list[float]], other: str, own: str) -> bool:
     return other in ratios and own in ratios and ratios[other][0] > ratios[own][0]
 
 
-def _name(case: Line) -> str:
-    return f"{case['family']} {case['size']}, {case['text_rows']}"
-
-
-def _ratio(ratios: list[float] | None) -> str:
-    if ratios is None:
-        return ""
-    middle, least, most = ratios
-    return f"{middle:.2f}× ({least:.2f} to {most:.2f})"
-
-
 def _difference(case: Line, name: str) -> str:
     if name not in case["equal_bits"]:
         return ""
@@ -261,7 +211,7 @@ def _difference(case: Line, name: str) -> str:
 
 def _tolerance(cases: list[Line]) -> Iterator[str]:
     """Whether compiled steps keep what is promised of their latents."""
-    known = {_name(case): value for case in cases if (value := case.get("psnr_db", {}).get(BEST))}
+    known = {name_of(case): value for case in cases if (value := case.get("psnr_db", {}).get(BEST))}
     if not known:
         return
     below = ", ".join(name for name, value in known.items() if value < TOLERANCE_DB) or "none"
@@ -270,10 +220,6 @@ def _tolerance(cases: list[Line]) -> Iterator[str]:
         f"what they differ by. The least here is {min(known.values()):.0f} dB; below it: {below}."
     )
     yield ""
-
-
-def _middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def _lines(path: Path) -> Iterator[Line]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-Line = dict[str, Any]
+from benchmarks.steps_page_cells import Line, middle_of, name_of
 
 # Sides up to which diffusers waits for its host.
 SMALL = 512
@@ -16,31 +15,29 @@ COLUMNS = {
     "ours_compiled": "compiled and captured",
 }
 TEXT = (
-    "With small pictures diffusers waits for its host and captured steps hardly do: a ratio is one of the host too. "
-    "All runs that drew all of these, the oldest of a case first; the last, which the table above shows, were mostly "
-    "on slower hosts, the earlier ones are of earlier code. Milliseconds of a step and ratios to diffusers, medians. "
-    "In a run of [`epe bench`](bench-h200.md) with a shorter prompt diffusers took 44.7 ms for Z-Image at 256x256 and "
-    "45.2 at 512x512."
+    "With small pictures diffusers waits for its host and captured steps hardly do: a ratio is one of the host too, "
+    "and hosts differ from run to run. All runs that drew all of these, the oldest of a case first; the last is that "
+    "of the table above, the earlier ones are of earlier code. Milliseconds of a step and ratios to diffusers, medians."
 )
 
 
 def hosts(cases: list[Line]) -> Iterator[str]:
     """A table of the small cases that were drawn more than once; `cases` are of all runs, in order of time."""
     small = [case for case in cases if _is_small(case) and case["step_ms"].keys() >= COLUMNS.keys()]
-    names = [_name(case) for case in small]
-    repeated = [case for case in small if names.count(_name(case)) > 1]
+    names = [name_of(case) for case in small]
+    repeated = [case for case in small if names.count(name_of(case)) > 1]
     if not repeated:
         return
     yield from ("", "## Small pictures and their hosts", "", TEXT, "")
     yield f"| family, size, text rows | {' | '.join(COLUMNS.values())} |"
     yield "|---|" + "--:|" * len(COLUMNS)
-    for case in sorted(repeated, key=lambda case: names.index(_name(case))):
-        yield f"| {_name(case)} | {' | '.join(_cell(case, name) for name in COLUMNS)} |"
+    for case in sorted(repeated, key=lambda case: names.index(name_of(case))):
+        yield f"| {name_of(case)} | {' | '.join(_cell(case, name) for name in COLUMNS)} |"
 
 
 def exact_behind(cases: list[Line]) -> Iterator[str]:
     """Where captured steps alone, all that `exact` has, took longer than diffusers' compiled blocks in some run."""
-    ratios = ((_name(case), case["against_diffusers"]) for case in cases)
+    ratios = ((name_of(case), case["against_diffusers"]) for case in cases)
     pairs = [
         (name, each["diffusers_compiled"][0], each["ours_captured"][0])
         for name, each in ratios
@@ -64,10 +61,5 @@ def _is_small(case: Line) -> bool:
 
 
 def _cell(case: Line, name: str) -> str:
-    times = sorted(case["step_ms"][name])
     ratio = "" if name == "diffusers" else f", {case['against_diffusers'][name][0]:.2f}×"
-    return f"{times[len(times) // 2]:.1f}{ratio}"
-
-
-def _name(case: Line) -> str:
-    return f"{case['family']} {case['size']}, {case['text_rows']}"
+    return f"{middle_of(case['step_ms'][name]):.1f}{ratio}"

@@ -62,6 +62,19 @@ def test_cache_dit_does_not_draw_with_what_was_compiled_for_diffusers(
     assert "ask for them in two runs" in capsys.readouterr().err
 
 
+def test_a_family_that_a_library_does_not_draw_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is left out of the case by a sentence, whether the library is installed or not."""
+    monkeypatch.setattr("benchmarks.h200_steps.ROUNDS", 1)
+    flags = "--tiny --device cpu --only zimage --sizes 256x256 --entrants diffusers,xfuser"
+    monkeypatch.setattr(sys, "argv", ["h200_steps", *flags.split()])
+    main()
+    _, case = map(json.loads, capsys.readouterr().out.splitlines())
+    told = "ValueError: xfuser does not draw zimage here; it draws flux1, qwen-image, wan"
+    assert case["errors"] == {"xfuser": told}
+
+
 def test_who_has_no_time_left_to_warm_up_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

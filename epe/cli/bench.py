@@ -139,7 +139,7 @@ def _costs_file(args: Namespace, stage: Stage, *, fingerprint: str) -> Path | No
 
 def _keep(args: Namespace, stage: Stage, rows: Sequence[Row], *, world_size: int) -> Path | None:
     """What is measured so far: a run that is cut keeps it. The file of the costs."""
-    from epe.runtime.bench import costs_of
+    from epe.runtime.bench_costs import costs_of
 
     costs = costs_of(stage, rows, world_size=world_size)
     costs_file = _costs_file(args, stage, fingerprint=costs.fingerprint)

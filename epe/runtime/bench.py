@@ -4,7 +4,7 @@ what a step takes in diffusers' own pipeline, as it is and compiled, in turn."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from statistics import median
 
@@ -21,12 +21,11 @@ from epe.execution.run import Work, run_lease
 from epe.execution.states import States
 from epe.geometry import max_width
 from epe.messages import Lane, Lease, OutputFormat, Request, Split, Stage
-from epe.planning.cost_set import CostSet, Size, TaskCost
 from epe.planning.view import widest_within
 from epe.planning.work import split_of
+from epe.runtime.bench_planes import on_all_ranks
 from epe.runtime.exactness import left_out_by_any
-from epe.runtime.fingerprint import fingerprint
-from epe.runtime.gpus import device_name, pick_device
+from epe.runtime.gpus import pick_device
 from epe.runtime.rank import Seat, load
 from epe.runtime.rival import Rival
 from epe.transport.groups import Groups, aligned_lanes
@@ -102,49 +101,6 @@ def _rivals(stage: StageFile, target: torch.device) -> dict[str, Rival]:
     return {DIFFUSERS: plain, **({COMPILED: plain.compiled()} if target.type == "cuda" else {})}
 
 
-def costs_of(stage: StageFile, rows: Iterable[Row], *, world_size: int = 1) -> CostSet:
-    """What was measured, in the form of the file that a service of as many ranks loads and the simulator reads."""
-    measured, target = tuple(rows), device_name(pick_device(stage.device, index=stage.gpu[0]))
-    ranks = "one rank" if world_size == 1 else f"{world_size} ranks"
-    return CostSet(
-        name=stage.family.name,
-        hardware=target,
-        sources=(f"measured by epe bench on {ranks}",),
-        fingerprint=f"{world_size} ranks + {fingerprint(stage, device=target, world_size=world_size)}",
-        interpolation="tokens",
-        sizes=tuple(dict.fromkeys(_size_of(stage, row) for row in measured)),
-        tasks=tuple(task for row in measured for task in _tasks_of(row)),
-    )
-
-
-def _size_of(stage: StageFile, row: Row) -> Size:
-    return Size(
-        name=Size.named(height=row.height, width=row.width, num_frames=row.num_frames),
-        family=stage.family.name,
-        height=row.height,
-        width=row.width,
-        num_frames=row.num_frames,
-        num_steps=stage.factory_args.num_steps,
-        conditions=row.conditions,
-    )
-
-
-def _tasks_of(row: Row) -> Iterator[TaskCost]:
-    if row.num_ranks == 1:
-        yield TaskCost(stage="encode", tokens=row.tokens, conditions=row.conditions, seconds=row.encode_s)
-    yield TaskCost(
-        stage="denoise",
-        tokens=row.tokens,
-        width=row.num_ranks,
-        conditions=row.conditions,
-        seconds=median(row.step_s),
-        p90_s=max(row.step_s),
-        peak_bytes=row.peak_bytes or None,
-    )
-    if row.num_decoding == row.num_ranks:
-        yield TaskCost(stage="decode", tokens=row.tokens, width=row.num_decoding, seconds=row.decode_s)
-
-
 class _Rank:
     """This process in the lanes of its world, without the messages around them."""
 
@@ -160,18 +116,21 @@ class _Rank:
             self._left_out = left_out_by_any(
                 self._left_out, rank=seat.rank, world_size=seat.world_size, store=seat.store
             )
+        # The others neither encode nor decode.
+        self._is_in_first_plane = seat.rank < seat.world_size // stage.num_planes
         self._meter = meter_for(target, limit_bytes=None)
         self._states = States()
         self._num_leases = 0
 
     def lanes(self, size: Shape) -> Iterator[tuple[Lane, Lane]]:
-        """Those of this process that may draw a size, narrow ones first; beside each the one that decodes."""
+        """Those of this process that may draw a size, narrow ones first; beside each the one that decodes, which is of
+        the first plane."""
         widest = min(max_width(self._tokens(size)), self._seat.world_size // self._stage.num_planes)
         for num_ranks in self._stage.parallelism.scheduler.allowed_lane_widths:
             lane = self._lane(num_ranks)
             if lane is not None and num_ranks <= widest and num_ranks not in self._left_out:
-                decoding = self._lane(widest_within(self._stage.decode_widths, num_ranks))
-                yield lane, decoding or lane
+                decoding = self._lane(widest_within(self._stage.decode_widths, num_ranks)) or lane
+                yield lane, Lane(ranks=decoding.ranks[: decoding.width // self._stage.num_planes])
 
     def _lane(self, num_ranks: int) -> Lane | None:
         """The lane of a width that this process is in; it spans all planes."""
@@ -190,6 +149,7 @@ class _Rank:
         request = self._request(size, num_steps=WARM_STEPS + num_timed)
         alone = self._lane(1) or lane
         encode_s = self._usual(request, Stage.ENCODE, alone, step=0, count=options.num_rounds)
+        self._share(request, lane)
         *_, second = (
             self._run(request, Stage.DENOISE, lane, step=step, num_steps=1).seconds
             for step in range(WARM_STEPS)
@@ -209,7 +169,7 @@ class _Rank:
             width=request.width,
             num_frames=request.num_frames,
             num_ranks=lane.width // planes,
-            num_decoding=decoding.width // planes,
+            num_decoding=decoding.width,
             tokens=self._tokens(size),
             conditions=self._stage.family.num_conditions(request.guidance_scale),
             encode_s=encode_s,
@@ -223,6 +183,18 @@ class _Rank:
             capture_s=0.0 if graphs is None else max(0.0, second - median(ours)),
             others_step_s={name: tuple(seconds) for name, seconds in theirs.items()},
         )
+
+    def _share(self, request: Request, lane: Lane) -> None:
+        """Give ranks of other planes the state that those of the first one have made."""
+        if self._stage.num_planes > 1:
+            state = on_all_ranks(
+                self._states.take(request.id, 0) if self._is_in_first_plane else None,
+                request,
+                adapter=self._equipment.adapter,
+                exchange=self._equipment.lanes.exchange(lane),
+                target=self._target,
+            )
+            self._states.put(state)
 
     def close(self) -> None:
         if isinstance(self._equipment.lanes, Groups):
@@ -261,7 +233,10 @@ class _Rank:
         return median(times[1:])
 
     def _run(self, request: Request, stage: Stage, lane: Lane, *, step: int, num_steps: int) -> Work:
+        # Ranks number their leases alike, whether or not they have a part in one.
         self._num_leases += 1
+        if stage is not Stage.DENOISE and not self._is_in_first_plane:
+            return Work(step, 0.0)
         lease = Lease(
             seq=self._num_leases,
             epoch=self._seat.epoch,

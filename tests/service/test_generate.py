@@ -48,10 +48,11 @@ FLAGS = (
 def four(tiny_zimage: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Four]:
     """All commands in four processes under torchrun, while the tests run them in this process."""
     folder = tmp_path_factory.mktemp("four")
-    (folder / "stage.yaml").write_text(yaml.safe_dump(bench_stage(tiny_zimage)))
+    planes = {"model": {"tensor_parallel_degree": 2}, "cp": {"world_size": 2}}
     commands = (
         generate_flags(tiny_zimage, folder / "generated.png"),
-        bench_flags(folder),
+        bench_flags(folder / "lanes", bench_stage(tiny_zimage)),
+        bench_flags(folder / "planes", bench_stage(tiny_zimage, **planes)),
         [EXAMPLE, str(tiny_zimage), str(folder)],
     )
     process = subprocess.Popen(
@@ -93,29 +94,23 @@ def generate_flags(checkpoint: Path, output: Path) -> list[str]:
     return ["generate", "--model", "zimage", "--model-path", str(checkpoint), "--output", str(output), *FLAGS]
 
 
-def bench_stage(checkpoint: Path) -> dict[str, Any]:
+def bench_stage(checkpoint: Path, **parallelism: Any) -> dict[str, Any]:
     return {
         "name": "timed",
         "factory": "zimage",
         "gpu": [0, 1, 2, 3],
         "device": "cpu",
-        "parallelism": {"vae": {"enabled": True}},
+        "parallelism": {"vae": {"enabled": True}, **parallelism},
         "factory_args": {"model_path": str(checkpoint)},
     }
 
 
-def bench_flags(folder: Path) -> list[str]:
+def bench_flags(folder: Path, stage: dict[str, Any]) -> list[str]:
+    folder.mkdir()
+    (folder / "stage.yaml").write_text(yaml.safe_dump(stage))
     files = ["--json", str(folder / "rows.json"), "--costs", str(folder / "costs.json")]
-    return [
-        "bench",
-        "--stage-config",
-        str(folder / "stage.yaml"),
-        "--sizes",
-        "128x128",
-        "--rounds",
-        "1",
-        *files,
-    ]
+    timed = ["--sizes", "128x128", "--rounds", "1"]
+    return ["bench", "--stage-config", str(folder / "stage.yaml"), *timed, *files]
 
 
 def test_generate_draws_the_same_picture_on_one_rank_and_on_four(
@@ -189,9 +184,8 @@ def test_the_embedded_example_draws_the_same_in_one_process_and_in_a_host_of_fou
 
 def test_bench_times_every_width_that_the_processes_can_form(four: Four, tiny_zimage: Path) -> None:
     assert four.said
-    rows = json.loads((four.folder / "rows.json").read_bytes())
+    rows, costs = benched(four.folder / "lanes")
     assert [(row["num_ranks"], row["num_decoding"]) for row in rows] == [(1, 1), (2, 2), (4, 4)]
-    costs = msgspec.json.decode((four.folder / "costs.json").read_bytes(), type=CostSet)
     widths = [(task.stage, task.width) for task in costs.tasks]
     assert widths == [
         ("encode", 1),
@@ -199,3 +193,22 @@ def test_bench_times_every_width_that_the_processes_can_form(four: Four, tiny_zi
     ]
     stage = build_stage(bench_stage(tiny_zimage))
     assert costs.fingerprint == f"4 ranks + {fingerprint(stage, device='cpu', world_size=4)}"
+
+
+def test_bench_times_planes_of_which_the_first_alone_encodes_and_decodes(four: Four) -> None:
+    """It ended with a traceback: ranks of the others were asked to encode, and have no tokenizer."""
+    assert four.said
+    rows, costs = benched(four.folder / "planes")
+    assert [(row["num_ranks"], row["num_decoding"]) for row in rows] == [(1, 1), (2, 2)]
+    assert all(min(row["encode_s"], *row["step_s"], row["decode_s"]) > 0 for row in rows)
+    widths = [(task.stage, task.width) for task in costs.tasks]
+    assert widths == [
+        ("encode", 1),
+        *((stage, each) for each in (1, 2) for stage in ("denoise", "decode")),
+    ]
+
+
+def benched(folder: Path) -> tuple[list[dict[str, Any]], CostSet]:
+    """The rows and the costs of a bench."""
+    costs = msgspec.json.decode((folder / "costs.json").read_bytes(), type=CostSet)
+    return json.loads((folder / "rows.json").read_bytes()), costs

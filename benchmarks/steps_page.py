@@ -47,11 +47,11 @@ def page(lines: Iterable[Line]) -> str:
             f"{setting['device']}, Python {setting['python']}, torch {setting['torch']}, diffusers "
             f"{setting['diffusers']}; real sizes with random weights in bfloat16. What stands in a row was measured "
             "in one run, in turn, with diffusers as it is; columns that the last run of a row left out are those of "
-            "the run before, told with the milliseconds that diffusers took there. A ratio is diffusers' time over that of the column, the median of at least "
-            f"{setting['rounds']} rounds, if no other number is told, with the least and the most. Steps of a drawing "
-            "follow each other without waiting, as in a service. Qwen-Image and Wan have two guidance branches a step, "
-            "the others one. Roofline: products at 790 TFLOP/s and attention at 600, or all weights read once a branch "
-            "at 4.3 TB/s, if that takes longer.",
+            "the run before, told with the milliseconds that diffusers took there. A ratio is diffusers' time over "
+            f"that of the column, the median of at least {setting['rounds']} rounds, if no other number is told, with "
+            "the least and the most. Steps of a drawing follow each other without waiting, as in a service. Qwen-Image "
+            "and Wan have two guidance branches a step, the others one. Roofline: products at 790 TFLOP/s and attention "
+            "at 600, or all weights read once a branch at 4.3 TB/s, if that takes longer.",
             "",
             *_speeds(cases),
             *hosts(steps),

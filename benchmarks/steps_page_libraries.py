@@ -19,9 +19,10 @@ HOW = (
     ">> RUN.jsonl`, each case in a process of its own; all runs, the oldest of a case first. Most processes of a GPU "
     "compiled side by side, which takes longest, and then drew one after the other. cache-dit 1.5.3 compiles "
     "diffusers' blocks with its own settings of torch's compiler, which times kernels: for 46 to 267 s a case, where "
-    "ours took 10 to 20 (6 where its form before had just been compiled). xfuser 0.7.0 compiles whole transformers, for 74 to 133 s: diffusers' own of FLUX.1 (its "
-    "latents are 26 and 27 dB from diffusers', those of all others here 45 to 60), its own of Qwen-Image and Wan. Its "
-    "own of Z-Image takes no call of diffusers 0.42.1 (`joint_attention_kwargs`)."
+    "ours took 10 to 20 (6 where its form before had just been compiled). xfuser 0.7.0 compiles whole transformers, "
+    "for 74 to 133 s: diffusers' own of FLUX.1 (its latents are 26 and 27 dB from diffusers', those of all others "
+    "here 45 to 60), its own of Qwen-Image and Wan. Its own of Z-Image takes no call of diffusers 0.42.1 "
+    "(`joint_attention_kwargs`)."
 )
 DISTURBED = (
     "By the clock, these drew while another process still compiled on the same GPU: Z-Image at 256x256 and 512x512, "

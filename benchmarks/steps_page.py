@@ -50,8 +50,8 @@ def page(lines: Iterable[Line]) -> str:
             "the run before, told with the milliseconds that diffusers took there. A ratio is diffusers' time over "
             f"that of the column, the median of at least {setting['rounds']} rounds, if no other number is told, with "
             "the least and the most. Steps of a drawing follow each other without waiting, as in a service. Qwen-Image "
-            "and Wan have two guidance branches a step, the others one. Roofline: products at 790 TFLOP/s and attention "
-            "at 600, or all weights read once a branch at 4.3 TB/s, if that takes longer.",
+            "and Wan have two guidance branches a step, the others one. Roofline: products at 790 TFLOP/s and "
+            "attention at 600, or all weights read once a branch at 4.3 TB/s, if that takes longer.",
             "",
             *_speeds(cases),
             *hosts(steps),

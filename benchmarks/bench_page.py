@@ -36,6 +36,13 @@ numerics; seconds until the first request is taken, loading among them, while ot
 
 | costs | of tasks | start, s |
 | --- | --: | --: |"""
+NOT_RUN = """\
+## Written for several GPUs and not run
+
+`torchrun --standalone --nproc-per-node=2 -m epe bench --stage-config FILE`: lanes of each width, and tensor
+parallelism, have been timed by ranks on a CPU alone. What steps take on lanes of two GPUs, by another program, has
+[its own page](multi-gpu.md).
+"""
 TABLE_HEAD = (
     "size",
     "ranks",
@@ -82,7 +89,7 @@ class Kept(Struct, frozen=True, kw_only=True):
 def page(kept: Kept, *, picture: str) -> str:
     """The whole page; `picture` is the name of its plots, which a number follows."""
     sections = (_section(run, f"{picture}-{number}.png") for number, run in enumerate(kept.runs))
-    return "\n".join((HEAD.format(setting=kept.setting), *sections, *_starts(kept.starts)))
+    return "\n".join((HEAD.format(setting=kept.setting), *sections, *_starts(kept.starts), NOT_RUN))
 
 
 def _starts(starts: Sequence[Start]) -> Iterator[str]:

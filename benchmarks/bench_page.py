@@ -26,7 +26,7 @@ Milliseconds: of a step the median of the rounds, with the least and the most; e
 to host memory are medians. The ratio is how many times as fast as diffusers' own pipeline, in turn in one process, as
 it is and with its blocks compiled, which changes last bits as `numerics: fast` does ([steps of that](h200.md)). Torch
 divides no product of diffusers' in this process either, as it does on that page. Graphs are those of all sizes so far,
-with `fast` of their decodes too.
+with `fast` of their decodes too. There Z-Image had three products for queries, keys and values, which are one now.
 """
 STARTS = """\
 ## A service that begins with such costs

@@ -1,12 +1,21 @@
-"""What `benchmarks.lease_waits` and `benchmarks.full_card` gave, as sections of the page of the stream."""
+"""What services said of their graphs, and what `benchmarks.lease_waits` and `benchmarks.full_card` gave, as sections of
+the page of the stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 Line = dict[str, Any]
 
+SAID = """
+## What the services logged
+
+Those of the streams above whose log was kept ({services} services), from their start on: {count} passes captured,
+{refused} refused. A capture took {middle:.2f} s at the median ({least:.2f} to {most:.2f}); a lease that waits for the
+rank meanwhile begins later by as much. Attention ran on {kernels}.
+"""
 WAITS = """
 ## What leases wait for
 
@@ -45,13 +54,34 @@ def checks(lines: Sequence[Line]) -> str:
     """The sections for which there are lines."""
     waits = [line for line in lines if line["case"] in ("asking", "waits")]
     full = [line for line in lines if line["case"] in ("full", "room")]
-    sections = ""
+    said = [line["said"] for line in lines if line["case"] == "graphs"]
+    sections = _logged(said) if any(map(_capture_s, said)) else ""
     if waits:
         sides = " and ".join(map(str, waits[0]["sides"]))
         sections += WAITS.format(sides=sides, rows="\n".join(map(_waits, waits)))
     if full:
         sections += FULL.format(rows="\n".join(map(_full, full)))
     return sections
+
+
+def _logged(said: Sequence[list[Line]]) -> str:
+    """Of each service what it said."""
+    seconds = [each_s for each in said for each_s in _capture_s(each)]
+    return SAID.format(
+        services=len(said),
+        count=len(seconds),
+        middle=median(seconds),
+        least=min(seconds),
+        most=max(seconds),
+        refused=sum(line["event"] == "graph.refused" for each in said for line in each),
+        kernels=", ".join(
+            sorted({f"`{line['kernels']}`" for each in said for line in each if "kernels" in line})
+        ),
+    )
+
+
+def _capture_s(said: Sequence[Line]) -> list[float]:
+    return [line["seconds"] for line in said if line["event"] == "graph.captured"]
 
 
 def _waits(line: Line) -> str:

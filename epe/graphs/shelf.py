@@ -226,7 +226,8 @@ class Graphs:
         return self._fitted(key, size, kept)
 
     def _fitted(self, key: Hashable, size: Hashable, kept: _Kept) -> _Kept | None:
-        """Keep within the budget; None if `kept` alone is too large for it."""
+        """Keep within the budget; None if `kept` could not be. Alone beyond it, it is refused; with others of its size,
+        whose pool goes as a whole, it is captured anew when it comes again."""
         shelf = self._sizes[size]
         if len(shelf.passes) > MAX_PASSES:
             shelf.passes.popitem(last=False)
@@ -235,9 +236,10 @@ class Graphs:
             self._evict()
         if self.statistics.num_bytes <= self.budget_bytes:
             return kept
-        used_bytes = shelf.num_bytes
+        used_bytes, is_alone = shelf.num_bytes, len(shelf.passes) == 1
         self._evict()
-        self._refuse(key, f"it needs {used_bytes} bytes; graphs may have {self.budget_bytes}")
+        if is_alone:
+            self._refuse(key, f"it needs {used_bytes} bytes; graphs may have {self.budget_bytes}")
         return None
 
     def _evict(self) -> None:

@@ -112,6 +112,18 @@ def test_prompts_of_many_lengths_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
     assert graphs.statistics.num_captured == 4
 
 
+def test_a_pass_that_has_no_room_beside_others_of_its_size_is_captured_when_it_comes_again() -> None:
+    """It ran as it is for ever, and the log said that it needs what all of them did."""
+    graphs, model = graphs_of(TapeDevice(pass_bytes=10), budget_bytes=25), Model()
+    for scale in (1.0, 2.0, 3.0):
+        for _ in range(2):
+            run(graphs, model, rows(4), scale)
+    assert (graphs.statistics.num_evicted, graphs.statistics.num_bytes) == (3, 0)
+    for _ in range(2):
+        run(graphs, model, rows(4), 3.0)
+    assert (graphs.statistics.num_refused, graphs.statistics.num_bytes) == (0, 10)
+
+
 def test_a_pass_too_large_for_the_budget_runs_as_it_is_and_the_log_says_so_once() -> None:
     graphs, model = graphs_of(TapeDevice(pass_bytes=100), budget_bytes=50), Model()
     with capture_logs() as lines:

@@ -26,7 +26,7 @@ Milliseconds: of a step the median of the rounds, with the least and the most; e
 to host memory are medians. The ratio is how many times as fast as diffusers' own pipeline, in turn in one process, as
 it is and with its blocks compiled, which changes last bits as `numerics: fast` does ([steps of that](h200.md)). Torch
 divides no product of diffusers' in this process either, as it does on that page. Graphs are those of all sizes so far,
-with `fast` of their decodes too.
+with `fast` of their decodes too. There Z-Image had three products for queries, keys and values, which are one now.
 """
 STARTS = """\
 ## A service that begins with such costs
@@ -36,6 +36,13 @@ numerics; seconds until the first request is taken, loading among them, while ot
 
 | costs | of tasks | start, s |
 | --- | --: | --: |"""
+NOT_RUN = """\
+## Written for several GPUs and not run
+
+`torchrun --standalone --nproc-per-node=2 -m epe bench --stage-config FILE`: lanes of each width, and tensor
+parallelism, have been timed by ranks on a CPU alone. What steps take on lanes of two GPUs, by another program, has
+[its own page](multi-gpu.md).
+"""
 TABLE_HEAD = (
     "size",
     "ranks",
@@ -82,7 +89,7 @@ class Kept(Struct, frozen=True, kw_only=True):
 def page(kept: Kept, *, picture: str) -> str:
     """The whole page; `picture` is the name of its plots, which a number follows."""
     sections = (_section(run, f"{picture}-{number}.png") for number, run in enumerate(kept.runs))
-    return "\n".join((HEAD.format(setting=kept.setting), *sections, *_starts(kept.starts)))
+    return "\n".join((HEAD.format(setting=kept.setting), *sections, *_starts(kept.starts), NOT_RUN))
 
 
 def _starts(starts: Sequence[Start]) -> Iterator[str]:

@@ -15,21 +15,27 @@ ROWS = (
 )
 
 SLOWER = (
-    "by the medians of the last run of each row above, whose last compiled and captured column (fast, of decoders) is "
-    "held against diffusers as it is and compiled, and against other libraries."
+    "by the medians, of ratios and of milliseconds, of the last run of each row above, whose last compiled and "
+    "captured column (fast, of decoders) is held against diffusers as it is and compiled, and against other libraries."
 )
 
 SINCE = (
     "## Since these runs",
     "",
-    "FLUX.1's rows on lanes are from before norm and rotation were one kernel. In the first table Wan with 17 frames "
-    "drew beside a process that compiled on the same GPU; beside other libraries it drew alone.",
+    "FLUX.1's rows on lanes are from before norm and rotation were one kernel. Under `fast` Z-Image has one product "
+    "for queries, keys and values; in its [streams](stream-h200.md) and in [`epe bench`](bench-h200.md) it had three. "
+    "In the first table its last ratio at 512x512 is one of a slow host: on a fast one the run before, with three, "
+    "had 2.00× (22.9 ms). Its captured graphs but the compiled ones, and its peaks, are of runs before, where 256x256 "
+    "came after 512x512. In that table Wan with 17 frames and Z-Image at 256x256 and 512x512 drew beside processes "
+    "that compiled on the same GPU; beside other libraries Wan drew alone.",
 )
 
 NOT_RUN = (
     "## Not run",
     "",
-    "Empty cells. FLUX.2-klein. Steps that other libraries leave out, beside ours that leave out as many: `--entrants "
+    "Empty cells. FLUX.2-klein. Z-Image with one product for queries, keys and values in one run with diffusers' "
+    "compiled blocks, beside cache-dit at 256x256 and 512x512, in a service, and with the rows of a lane's rank for "
+    "their time. Steps that other libraries leave out, beside ours that leave out as many: `--entrants "
     "cache_dit_reusing,ours_reusing` drew them with small models on a CPU. diffusers' compiled decoder beside ours: "
     "after 185 s nothing was drawn, though its `max-autotune` had timed the last of the convolutions after 116. "
     "Compiled blocks of Qwen-Image, Wan and FLUX.2-klein on lanes, and lanes of several GPUs (`--own-gpus`); captured "

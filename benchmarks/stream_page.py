@@ -77,7 +77,8 @@ it is not: with equally many pictures of each size those of 1024 pixels take mor
 entrants need about as long for them, since their steps and their decode are bound by the same kernels
 ([steps](h200.md)).
 
-The soak shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
+The streams of Z-Image with `fast` are from before its queries, keys and values were [one product](h200.md). The soak
+shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
 (`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1, and
 more than one round of a load of 0.9.
 """

@@ -54,6 +54,9 @@ from epe.planning.costs import CostTable
 from epe.planning.view import Policy
 from epe.telemetry.log import get_logger
 
+# A timer of a loop that counts in milliseconds rings up to half of one too early, and would then again and again.
+ALARM_LATE_S = 1e-3
+
 log = get_logger("planner")
 
 
@@ -206,11 +209,13 @@ class Planner(Actor):
             return
         while (rank := self.upkeep.settle()) is not None:
             self._restart(rank)
+        asked_s = self.now_s
         # A lease that is to end within the look-ahead leaves its ranks open, and no alarm will ring for them.
-        while leases := list(self.leasing.next_leases(now_s=self.now_s)):
+        while leases := list(self.leasing.next_leases(now_s=asked_s)):
             for lease in leases:
                 self._send(lease)
-        self._set_alarm()
+            asked_s = self.now_s
+        self._set_alarm(asked_s=asked_s)
         self._set_look()
         self._note_lanes()
 
@@ -226,15 +231,14 @@ class Planner(Actor):
         for rank in lease.lane.ranks:
             self.ref(self.directory.worker(rank)).tell(lease)
 
-    def _set_alarm(self) -> None:
-        """Wake up when the next rank is about to be free, if nothing happens before."""
+    def _set_alarm(self, *, asked_s: float) -> None:
+        """Wake up when the next rank is about to be free, if nothing happens before: also one that has come to be so
+        since the policy was asked, for which it gave no lease."""
         if self.alarm is not None:
             self.alarm.cancel()
             self.alarm = None
-        now_s = self.now_s
-        if (opening_s := self.leasing.next_opening_s(now_s=now_s)) is not None:
-            # A little late, so that rounding cannot ring it too early again and again.
-            self.alarm = self.after(opening_s - now_s + 1e-4, Wake())
+        if (opening_s := self.leasing.next_opening_s(now_s=asked_s)) is not None:
+            self.alarm = self.after(max(0.0, opening_s - self.now_s) + ALARM_LATE_S, Wake())
 
     def _set_look(self) -> None:
         """Look after the leases that are out."""

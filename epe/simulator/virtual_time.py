@@ -48,6 +48,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now_s
 
+    def work(self, seconds: float) -> None:
+        """Let time pass while a callback runs."""
+        self._now_s += seconds
+
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:

@@ -79,6 +79,39 @@ def test_a_rank_whose_tasks_are_short_does_not_idle_until_the_planner_has_heard_
     run(main())
 
 
+def test_a_rank_that_comes_to_be_free_soon_while_the_planner_looks_is_given_its_next_task_ahead():
+    async def main() -> None:
+        cluster = Cluster(
+            world_size=1, policy=StaticDp(pulse_s=0.0, pulse_steps=1), jitter=0.0, seconds=lambda lease: 0.6
+        )
+        desk = await cluster.start()
+        await cluster.draw(request("first", steps=3))  # From it the planner knows what tasks take.
+        visits, loop = cluster.world.visits, asyncio.get_running_loop()
+        looks = cluster.planner.leasing.next_leases
+
+        def for_20_ms(*, now_s: float) -> list[Lease]:
+            cluster.planner.leasing.next_leases = looks
+            leases = list(looks(now_s=now_s))
+            loop.work(0.02)
+            return leases
+
+        visits.clear()
+        handles = [await desk.submit(request("second", steps=3))]
+        await until(lambda: len(visits) == 1)
+        # The rank is open from 50 ms before the end of each task on. Another request comes 10 ms before that.
+        opens_s = visits[0][1] + 0.6 - 0.05
+        await asyncio.sleep(opens_s - 0.01 - loop.time())
+        cluster.planner.leasing.next_leases = for_20_ms
+        handles.append(await desk.submit(request("third", steps=3)))
+        for handle in handles:
+            await handle.result()
+        for (_, ended_s, _), (begun_s, _, _) in pairwise(visits):
+            assert begun_s == pytest.approx(ended_s, abs=1e-6)
+        await cluster.stop()
+
+    run(main())
+
+
 def test_an_old_deadline_does_not_end_a_later_request_of_the_same_id():
     async def main() -> None:
         cluster = Cluster()

@@ -209,9 +209,22 @@ def test_a_run_that_another_won_is_named_though_a_later_one_was_ours() -> None:
     assert "By those of a run before" not in page([SETTING, ours, won])
 
 
-def test_a_form_that_was_tried_is_no_row_of_what_is_kept() -> None:
-    run = beside("256x256", diffusers=[4.0] * 3, ours_compiled=[2.0, 2.0, 2.0], ours_joined=[1.5, 2.5, 1.75])
-    rows = {"compiled_rows": "zimage", "size": "256x256", "text_rows": 128, "form": "ours_joined"}
-    told = page([SETTING, run, {**rows, "width_2": 0.0}, {**rows, "width_4": 0.5}])
-    (row,) = (line for line in told.splitlines() if line.startswith("| zimage"))
-    assert row == "| zimage 256x256, 128 | 2.0 | 1.8 | 2 of 3 | 0.5 |"
+def test_the_form_before_stands_beside_the_one_that_is_kept_and_in_no_other_row() -> None:
+    run = beside("256x256", diffusers=[4.0] * 3, ours_three=[2.0, 2.0, 2.0], ours_compiled=[1.6, 2.5, 1.75])
+    rows = {"compiled_rows": "zimage", "size": "256x256", "text_rows": 128}
+    told = page([SETTING, run, {**rows, "width_2": 0.0}, {**rows, "form": "ours_three", "width_2": 0.5}])
+    first, *_, lanes, forms = (line for line in told.splitlines() if line.startswith("| zimage"))
+    assert [cell.strip() for cell in first.split("|")[2:8]] == ["4.0", "", "", "", "2.50× (2.50 to 2.50)", ""]
+    assert lanes == "| zimage 256x256, 128 | = |  |  |"
+    assert forms == "| zimage 256x256, 128 | 2.0, 2.00× | 1.8, 2.50× | 2 of 3 |"
+
+
+def test_columns_of_two_runs_are_told_with_their_hosts_and_held_against_each_other_by_milliseconds() -> None:
+    fast_host = beside("256x256", diffusers=[40.0], diffusers_compiled=[20.0], ours_compiled=[22.0])
+    slow_host = beside("256x256", diffusers=[80.0], ours_compiled=[25.0])
+    told = page([SETTING, fast_host, slow_host])
+    row = next(line for line in told.splitlines() if line.startswith("| zimage"))
+    assert row.startswith(
+        "| zimage 256x256, 128 | 80.0 | 2.00× (2.00 to 2.00) of 40.0 |  |  | 3.20× (3.20 to 3.20) |"
+    )
+    assert "\nzimage 256x256, 128 (diffusers_compiled): by the medians" in told

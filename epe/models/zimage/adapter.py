@@ -27,11 +27,11 @@ from epe.models.moving import Movable
 from epe.models.pixels import picture_of
 from epe.models.prompts import check_chat
 from epe.models.schedule import at_step, sent
+from epe.models.zimage.attention import make_attention_fast
 from epe.models.zimage.block import modulate_beforehand
 from epe.models.zimage.captions import Captions
 from epe.models.zimage.feed_forward import join_gates
 from epe.models.zimage.plan import LAYERS, PLAN
-from epe.models.zimage.rope import rotate_in_real_numbers
 from epe.parallel import (
     SequenceSharding,
     TeamLimits,
@@ -92,7 +92,7 @@ class ZImageAdapter(FlowSteps, Movable, Capturable):
 
     def compile_blocks(self, *, backend: str = "inductor") -> None:
         """Compile the blocks of the transformer, which changes the last bits of what they give."""
-        rotate_in_real_numbers(self.pipeline.transformer)
+        make_attention_fast(self.pipeline.transformer)
         join_gates(self.pipeline.transformer)
         modulate_beforehand(self.pipeline.transformer)
         self.sharding.share_attention()

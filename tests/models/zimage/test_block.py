@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from epe.messages import Split
 from tests.models.every_family import adapters_of, make_request
-from tests.models.trajectories import solo
+from tests.models.trajectories import WIDTHS, drawn_by_lane, solo
 
 
 class CountedProducts(TorchDispatchMode):
@@ -29,11 +30,18 @@ class CountedProducts(TorchDispatchMode):
 
 
 @pytest.fixture
-def fast(tiny_zimage: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (adapter,) = adapters_of(tiny_zimage, 1)
+def all_fast(tiny_zimage: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """One adapter a rank."""
     monkeypatch.setattr("epe.models.capturing.compile_blocks", lambda *args, **how: None)
-    adapter.compile_blocks()  # type: ignore[attr-defined]
-    return adapter
+    adapters: list[Any] = adapters_of(tiny_zimage, max(WIDTHS))
+    for adapter in adapters:
+        adapter.compile_blocks()
+    return adapters
+
+
+@pytest.fixture
+def fast(all_fast: list[Any]) -> Any:
+    return all_fast[0]
 
 
 def test_guided_steps_are_those_of_blocks_as_they_are(tiny_zimage: Path, fast: Any) -> None:
@@ -62,3 +70,22 @@ def test_weights_that_are_joined_are_there_once(tiny_zimage: Path, fast: Any) ->
         for adapter in (plain, fast)
     ]
     assert sum(held[1].values()) == sum(held[0].values())
+
+
+def test_queries_keys_and_values_of_a_block_are_one_product(tiny_zimage: Path, fast: Any) -> None:
+    model = fast.pipeline.transformer
+    num_blocks = len(model.noise_refiner) + len(model.context_refiner) + len(model.layers)
+    with CountedProducts() as counted:
+        solo(fast, make_request(tiny_zimage, height=64, width=96, num_steps=1))
+    assert counted.features[3 * model.config.dim] == num_blocks
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_ranks_of_a_lane_have_the_bits_of_one_alone(
+    width: int, tiny_zimage: Path, all_fast: list[Any]
+) -> None:
+    request = make_request(tiny_zimage, height=64, width=96, num_steps=2)
+    expected = solo(all_fast[0], request).tensors["latents"]
+    assert all(
+        torch.equal(drawn, expected) for drawn in drawn_by_lane(all_fast[:width], request, Split(cp=width))
+    )

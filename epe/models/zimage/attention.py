@@ -1,4 +1,4 @@
-"""Z-Image's rotary embedding in real numbers; diffusers has it inside of its processor."""
+"""Z-Image's attention as compiled blocks have it: rotations in real numbers, and one product before them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from diffusers.models.transformers.transformer_z_image import (
     ZSingleStreamAttnProcessor,
 )
 
+from epe.models.joining import JoinedProduct
 from epe.models.rotation import give_real_tables
 from epe.parallel.rotating import normed_and_rotated
 
 
-class RealRotation(ZSingleStreamAttnProcessor):
-    """Attention of a block whose rotary table has real numbers: (batch, rows, head dim / 2, 2), cosines and sines."""
+class FastAttention(ZSingleStreamAttnProcessor):
+    """Attention of one module, whose rotary table has real numbers: (batch, rows, head dim / 2, 2), cosines and sines.
+
+    Queries, keys and values are one product.
+    """
+
+    def __init__(self, attn: Any) -> None:
+        super().__init__()
+        self.of_rows = JoinedProduct((attn.to_q, attn.to_k, attn.to_v))
 
     def __call__(
         self,
@@ -27,10 +35,7 @@ class RealRotation(ZSingleStreamAttnProcessor):
         attention_mask: torch.Tensor | None = None,
         freqs_cis: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        query, key, value = (
-            layer(hidden_states).unflatten(-1, (attn.heads, -1))
-            for layer in (attn.to_q, attn.to_k, attn.to_v)
-        )
+        query, key, value = (each.unflatten(-1, (attn.heads, -1)) for each in self.of_rows(hidden_states))
         assert freqs_cis is not None
         query, key = (
             normed_and_rotated((each,), (norm.weight,), (freqs_cis,), norm.eps)
@@ -52,9 +57,9 @@ class RealRotation(ZSingleStreamAttnProcessor):
         return output
 
 
-def rotate_in_real_numbers(transformer: ZImageTransformer2DModel) -> None:
-    """Let all blocks of a model rotate in real numbers, which rounds otherwise."""
+def make_attention_fast(transformer: ZImageTransformer2DModel) -> None:
+    """Let all blocks of a model attend so, which rounds otherwise."""
     for block in transformer.modules():
         if isinstance(block, ZImageTransformerBlock):
-            block.attention.processor = RealRotation()
+            block.attention.processor = FastAttention(block.attention)
             give_real_tables(block, "freqs_cis")

@@ -2,6 +2,7 @@
 
 python benchmarks/scheduling.py tune      # equally many tries for each baseline -> scheduling_tuned.json
 python benchmarks/scheduling.py run       # everything that the page needs; goes on where it was stopped
+python benchmarks/scheduling.py again     # after a change: does it alter schedules? two runs of each cell anew
 python benchmarks/scheduling.py report    # docs/results/scheduling.md and its plots, from what was run
 """
 
@@ -13,7 +14,16 @@ from pathlib import Path
 import msgspec
 from scheduling_cells import CELL_OF, CELLS, Cell
 from scheduling_entrants import TUNED, read_tuned
-from scheduling_jobs import NUM_REQUESTS, PARTS, SEEDS, TUNING_REQUESTS, Effort, best_tries, tuning_jobs
+from scheduling_jobs import (
+    NUM_REQUESTS,
+    PARTS,
+    SEEDS,
+    TUNING_REQUESTS,
+    Effort,
+    again,
+    best_tries,
+    tuning_jobs,
+)
 from scheduling_offline import read_offline
 from scheduling_runs import Job, Line, Log, run_all
 
@@ -29,13 +39,17 @@ def main() -> None:
     elif args.command == "run":
         effort = _effort(args)
         _work(runs, [job for what in args.what.split(",") for job in PARTS[what](effort)], args)
+    elif args.command == "again":
+        _work(Log(args.outputs / "again.jsonl"), again(_effort(args)), args, renew=True)
     else:
         from scheduling_report import write  # the plots need matplotlib, the runs do not
+        from scheduling_versions import Versions
 
         tried = Log(args.outputs / "tries.jsonl").lines.values()
         write(
             list(runs.lines.values()),
             tried=list(tried),
+            versions=Versions(runs.lines, Log(args.outputs / "again.jsonl").lines),
             effort=_effort(args),
             page=args.page,
             offline=read_offline(args.outputs / "offline.jsonl"),
@@ -45,7 +59,7 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("command", choices=("tune", "run", "report"))
+    add("command", choices=("tune", "run", "again", "report"))
     add("--what", default=",".join(PARTS), help=f"parts of `run`, in this order (default {','.join(PARTS)})")
     add("--cells", help="names by commas (default all)")
     add("--baselines", type=int, default=99, help="only so many of each cell, the best tries first")
@@ -95,8 +109,8 @@ def _tune(log: Log, args: argparse.Namespace) -> None:
     args.tuned.write_bytes(msgspec.json.format(msgspec.json.encode(best_tries(lines))) + b"\n")
 
 
-def _work(log: Log, jobs: list[Job], args: argparse.Namespace) -> None:
-    missing = log.missing(jobs, renew=args.renew)
+def _work(log: Log, jobs: list[Job], args: argparse.Namespace, *, renew: bool = False) -> None:
+    missing = log.missing(jobs, renew=renew or args.renew)
     print(f"{len(jobs)} runs, {len(missing)} to do", flush=True)
     for number, line in enumerate(run_all(missing, num_processes=args.processes), start=1):
         log.add(line)

@@ -114,6 +114,17 @@ def _gfdit(effort: Effort) -> list[Job]:
     ]
 
 
+def again(effort: Effort) -> list[Job]:
+    """Of each cell our planner and the best tuned baseline on the first seed: what shows whether a change of the code
+    alters schedules."""
+    return [
+        job
+        for cell in in_turn(effort.cells)
+        for entrant in (OURS, *effort.baselines(cell.name)[:1])
+        for job in effort.on_seeds(cell, entrant)[:1]
+    ]
+
+
 # In the order in which `run` does them: the baselines and the bound do not change when our planner does.
 PARTS: dict[str, Callable[[Effort], list[Job]]] = {
     "baselines": _baselines,

@@ -1,6 +1,7 @@
 """How loose the bound is: what a search that knows everything, and has time for one plan, finds in short runs.
 
     python benchmarks/scheduling_offline.py [--processes 4] [--output outputs/scheduling/offline.jsonl]
+    python benchmarks/scheduling_offline.py --renew    # only the schedulers, of the cells that are in the file
 
 The search gives each request that it serves a lane for each half of its steps, at any moment of its window, and
 nothing else: so whatever it finds can be done. It takes a few requests out and puts others in, again and again. The
@@ -22,6 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scheduling_cells import CELL_OF, CELLS
 from scheduling_entrants import CLAIRVOYANT, OURS, Entrant, read_tuned
@@ -217,17 +219,29 @@ def offline(cell_name: str, *, search_s: float, bound_s: float) -> Offline:
     finish_s = cell.cost_set.finish_s
     wants = wants_of(arrivals, costs, num_ranks=cell.world_size, finish_s=finish_s)
     bound = fluid_bound(arrivals, costs, world_size=cell.world_size, finish_s=finish_s, time_limit_s=bound_s)
-    baselines = [each.entrant for each in read_tuned()[cell_name][:NUM_BASELINES]]
     return Offline(
         cell=cell_name,
         num_requests=NUM_REQUESTS,
         bound=bound.slo_attainment or 1.0,
         proven="optimum" in bound.kind,
         found=Search(wants, cell.world_size, seed=SEED).run(search_s) / NUM_REQUESTS,
-        elastic=_attainment(cell_name, OURS),
-        clairvoyant=_attainment(cell_name, CLAIRVOYANT),
-        baseline=max(_attainment(cell_name, each) for each in baselines),
+        **_scheduled(cell_name),
     )
+
+
+def renewed(line: Offline) -> Offline:
+    """The same run by the schedulers as they are now; the search and the bound know nothing of them."""
+    return replace(line, **_scheduled(line.cell))
+
+
+def _scheduled(cell_name: str) -> dict[str, float]:
+    """What each scheduler reaches, by its field."""
+    baselines = [each.entrant for each in read_tuned()[cell_name][:NUM_BASELINES]]
+    return {
+        "elastic": _attainment(cell_name, OURS),
+        "clairvoyant": _attainment(cell_name, CLAIRVOYANT),
+        "baseline": max(_attainment(cell_name, each) for each in baselines),
+    }
 
 
 def _job(cell_name: str, entrant: Entrant) -> Job:
@@ -246,8 +260,17 @@ def main() -> None:
     add("--bound-seconds", type=float, default=BOUND_S, help=f"of each cell (default {BOUND_S:g})")
     add("--processes", type=int, default=1, help="at the same time (default 1)")
     add("--output", type=Path, default=Path("outputs/scheduling/offline.jsonl"), help="a line each is added")
+    add(
+        "--renew",
+        action="store_true",
+        help="run the schedulers of the lines in the file again, in this process",
+    )
     args = parser.parse_args()
     args.output.parent.mkdir(parents=True, exist_ok=True)
+    if args.renew:
+        lines = [renewed(line) for line in read_offline(args.output)]
+        args.output.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        return
     find = partial(offline, search_s=args.search_seconds, bound_s=args.bound_seconds)
     with ProcessPoolExecutor(args.processes) as pool, args.output.open("ab") as file:
         for done in as_completed([pool.submit(find, name) for name in args.cells.split(",")]):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scheduling_cells import CELLS, Cell
-from scheduling_entrants import GRIDS, NUM_TRIES, OURS, Entrant
+from scheduling_entrants import GRIDS, NUM_TRIES, OURS
 from scheduling_jobs import TUNING_REQUESTS, TUNING_SEED, Effort
 from scheduling_markdown import percent, points, table
 from scheduling_offline import Offline
@@ -16,13 +16,14 @@ from scheduling_runs import DISPATCH_S, PLAN_S, Line
 from scheduling_shortfall import looseness, shortfalls
 from scheduling_sweeps import gfdit, sweeps
 from scheduling_verdicts import FIELDS, Compared, Lines, Verdict, compare, judge
-from scheduling_versions import MARK, is_older, told
+from scheduling_versions import MARK, Versions
 
 
 def write(
     lines: Sequence[Line],
     *,
     tried: Sequence[Line],
+    versions: Versions,
     effort: Effort,
     page: Path,
     offline: Sequence[Offline] = (),
@@ -32,14 +33,14 @@ def write(
     compared = {field: _compared(found, effort, field) for field in FIELDS}
     plots = draw(lines, found, effort=effort, folder=page.parent)
     parts = [
-        _head(lines, tried, found, compared["slo_attainment"], effort),
+        _head(lines, tried, versions.told(found, effort), compared["slo_attainment"], effort),
         _verdicts(compared),
         *(_cells(compared[field], field) for field in FIELDS),
         shortfalls(compared["slo_attainment"]),
         looseness(offline),
         _losses(found, compared, effort),
         _latencies(found, compared["slo_attainment"], effort),
-        _everybody(found, effort),
+        _everybody(found, versions, effort),
         *plots,
         sweeps(lines, effort.tuned),
         gfdit(lines),
@@ -56,7 +57,7 @@ def _compared(found: Lines, effort: Effort, field: str) -> list[Compared]:
 def _head(
     lines: Sequence[Line],
     tried: Sequence[Line],
-    found: Lines,
+    changed: str,
     compared: Sequence[Compared],
     effort: Effort,
 ) -> str:
@@ -67,7 +68,7 @@ def _head(
 
 `python benchmarks/scheduling.py report`, {datetime.date.today()}, from {len(lines)} runs and {len(tried)} tries of \
 tuning: {run_h:.1f} and {tuned_h:.1f} hours of processor time, so {(run_h + tuned_h) / 2:.1f} hours on two cores. All \
-is simulated: the machine changes only these hours, and how tight the bound is.{told(lines, found, effort)}
+is simulated: the machine changes only these hours, and how tight the bound is.{changed}
 
 **What was run.** {len(compared)} of {len(CELLS)} cells, each with {_range(seeds)} seeds of {effort.num_requests} \
 requests, the same for everybody; {_range(counts)} of {len(GRIDS) + 1} baselines in a cell: those that did best when \
@@ -167,11 +168,11 @@ def _latencies(found: Lines, compared: Sequence[Compared], effort: Effort) -> st
     return f"## Latency\n\n{note}\n\n" + table(head, rows) if rows else ""
 
 
-def _everybody(found: Lines, effort: Effort) -> str:
+def _everybody(found: Lines, versions: Versions, effort: Effort) -> str:
     """Attainment of each baseline; what was not run stands with its tuning run in brackets."""
     names = ["static-sp", *GRIDS]
     rows = [
-        [cell.name, *_of_each(found, effort, cell, names)]
+        [cell.name, *_of_each(found, versions, effort, cell, names)]
         for cell in effort.cells
         if cell.name in effort.tuned
     ]
@@ -181,19 +182,16 @@ def _everybody(found: Lines, effort: Effort) -> str:
     return f"## Every scheduler\n\n{note}\n\n" + table(["cell", "elastic", *names], rows)
 
 
-def _of_each(found: Lines, effort: Effort, cell: Cell, names: Sequence[str]) -> list[str]:
+def _of_each(found: Lines, versions: Versions, effort: Effort, cell: Cell, names: Sequence[str]) -> list[str]:
     tuned = {each.entrant.name: each for each in effort.tuned[cell.name]}
-    theirs = [
-        _reached(found, cell, tuned[name].entrant, in_tuning=tuned[name].slo_attainment) for name in names
+    tries = [None, *(tuned[name].slo_attainment for name in names)]
+    entrants = [OURS, *(tuned[name].entrant for name in names)]
+    shares = [found.mean(cell.name, entrant, "slo_attainment") for entrant in entrants]
+    marks = [MARK * versions.is_older_of(found, cell, entrant) for entrant in entrants]
+    return [
+        f"({percent(in_tuning)})" if share is None and in_tuning is not None else percent(share) + mark
+        for share, in_tuning, mark in zip(shares, tries, marks, strict=True)
     ]
-    return [_reached(found, cell, OURS), *theirs]
-
-
-def _reached(found: Lines, cell: Cell, entrant: Entrant, *, in_tuning: float | None = None) -> str:
-    share = found.mean(cell.name, entrant, "slo_attainment")
-    if share is None and in_tuning is not None:
-        return f"({percent(in_tuning)})"
-    return percent(share) + MARK * is_older(found, cell, entrant)
 
 
 _LIMITS = """## What this does not show

@@ -145,44 +145,48 @@ class _Rank:
     def row(
         self, size: Shape, *, lane: Lane, decoding: Lane, options: BenchOptions, rivals: Mapping[str, Rival]
     ) -> Row:
-        num_timed = options.num_rounds * options.num_steps
-        request = self._request(size, num_steps=WARM_STEPS + num_timed)
-        alone = self._lane(1) or lane
-        encode_s = self._usual(request, Stage.ENCODE, alone, step=0, count=options.num_rounds)
+        count = options.num_rounds
+        request = self._request(size, num_steps=WARM_STEPS + count * options.num_steps)
+        encode_s = self._usual(request, Stage.ENCODE, self._lane(1) or lane, step=0, count=count)
         self._share(request, lane)
         *_, second = (
             self._run(request, Stage.DENOISE, lane, step=step, num_steps=1).seconds
             for step in range(WARM_STEPS)
         )
         self._meter.reset()
-        ours: list[float] = []
-        theirs: dict[str, list[float]] = {name: [] for name in rivals}
-        for step in range(WARM_STEPS, WARM_STEPS + num_timed, options.num_steps):
-            work = self._run(request, Stage.DENOISE, lane, step=step, num_steps=options.num_steps)
-            ours.append(work.seconds)
-            for name, rival in rivals.items():
-                theirs[name].append(rival.step_s(request, num_steps=options.num_steps))
+        ours, theirs = self._steps_s(request, lane, options, rivals)
         peak_bytes = self._meter.peak_bytes()
-        planes, graphs = self._stage.num_planes, self._equipment.graphs
+        graphs = self._equipment.graphs
         return Row(
             height=request.height,
             width=request.width,
             num_frames=request.num_frames,
-            num_ranks=lane.width // planes,
+            num_ranks=lane.width // self._stage.num_planes,
             num_decoding=decoding.width,
             tokens=self._tokens(size),
             conditions=self._stage.family.num_conditions(request.guidance_scale),
             encode_s=encode_s,
-            step_s=tuple(ours),
-            decode_s=self._usual(
-                request, Stage.DECODE, decoding, step=request.num_steps, count=options.num_rounds
-            ),
-            copy_s=self._copy_s(request, decoding, count=options.num_rounds),
+            step_s=ours,
+            decode_s=self._usual(request, Stage.DECODE, decoding, step=request.num_steps, count=count),
+            copy_s=self._copy_s(request, decoding, count=count),
             peak_bytes=peak_bytes,
             graph_bytes=0 if graphs is None else graphs.statistics.num_bytes,
             capture_s=0.0 if graphs is None else max(0.0, second - median(ours)),
-            others_step_s={name: tuple(seconds) for name, seconds in theirs.items()},
+            others_step_s=theirs,
         )
+
+    def _steps_s(
+        self, request: Request, lane: Lane, options: BenchOptions, rivals: Mapping[str, Rival]
+    ) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+        """Seconds of a step in each round: ours, and those of others by name, in turn."""
+        ours: list[float] = []
+        theirs: dict[str, list[float]] = {name: [] for name in rivals}
+        for step in range(WARM_STEPS, request.num_steps, options.num_steps):
+            work = self._run(request, Stage.DENOISE, lane, step=step, num_steps=options.num_steps)
+            ours.append(work.seconds)
+            for name, rival in rivals.items():
+                theirs[name].append(rival.step_s(request, num_steps=options.num_steps))
+        return tuple(ours), {name: tuple(seconds) for name, seconds in theirs.items()}
 
     def _share(self, request: Request, lane: Lane) -> None:
         """Give ranks of other planes the state that those of the first one have made."""

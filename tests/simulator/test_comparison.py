@@ -79,7 +79,7 @@ def test_runs_of_another_version_are_told_and_made_again_but_bounds_are_not(fold
     (folder / "runs.jsonl").write_bytes(older)
     compare(folder, "report")
     page = (folder / "page.md").read_text()
-    assert "changed after 2 of 2 runs of `elastic` and 4 of 4 runs of the others" in page
+    assert "was changed after 6 of 6 runs. 6 runs are of older versions, 2 of `elastic` among them" in page
     assert "each is 0.0 points or more behind the best of its cell" in page
     assert len(re.findall(r"\d\* \|", page)) == 3
     told = compare(folder, "run", "--what", "baselines,bounds,elastic", "--renew")
@@ -88,6 +88,36 @@ def test_runs_of_another_version_are_told_and_made_again_but_bounds_are_not(fold
     page = (folder / "page.md").read_text()
     assert "changed after" not in page
     assert not re.search(r"\d\* \|", page)
+
+
+def test_a_version_whose_runs_give_the_same_anew_counts_as_this_one(
+    program: Callable[[str], ModuleType],
+) -> None:
+    runs, entrants = program("scheduling_runs"), program("scheduling_entrants")
+    versions = program("scheduling_versions")
+
+    def lines(num: int, simulator: str, *, late: int = -1, plan_ms: float = 0.0) -> dict[bytes, object]:
+        """Runs of a baseline, of which one found nothing in time."""
+        nothing = {**dict.fromkeys(Metrics.__struct_fields__, 0.0), "plan_ms_p50": plan_ms}
+        found = {}
+        for seed in range(num):
+            entrant = entrants.Entrant(name="rssp", policy="rssp")
+            job = runs.Job(cell=CELL, seed=seed, num_requests=9, entrant=entrant)
+            metrics = Metrics(**{**nothing, "slo_attainment": float(seed != late)})
+            found[job.key] = runs.Line(job=job, code="", simulator=simulator, took_s=1.0, metrics=metrics)
+        return found
+
+    def is_older(again: dict[bytes, object]) -> set[bool]:
+        kept = lines(20, "before")
+        seen = versions.Versions(kept, again)
+        return {seen.is_older(line) for line in kept.values()}
+
+    here = runs.simulator_code()
+    assert is_older({}) == {True}
+    assert is_older(lines(versions.ENOUGH, here, plan_ms=1.0)) == {False}
+    assert is_older(lines(versions.ENOUGH - 1, here)) == {True}
+    assert is_older(lines(versions.ENOUGH, here, late=3)) == {True}
+    assert is_older(lines(versions.ENOUGH, "before")) == {True}
 
 
 def test_only_code_that_a_run_needs_is_in_its_fingerprint(
@@ -194,6 +224,15 @@ def test_what_the_search_finds_can_be_done_and_no_more_than_the_bound(
     assert search.table.free.tolist() == [4 - taken[place] for place in range(len(search.table.free))]
     bound = fluid_bound(arrivals, costs, world_size=4, time_limit_s=20.0).slo_attainment
     assert begun_with <= len(search.served) <= 20 * bound
+
+
+def test_a_short_run_is_renewed_without_another_search(program: Callable[[str], ModuleType]) -> None:
+    offline = program("scheduling_offline")
+    line = offline.Offline(cell=CELL, num_requests=60, bound=0.9, proven=True, found=0.8, elastic=0.0,
+                           clairvoyant=0.0, baseline=0.0)  # fmt: skip
+    anew = offline.renewed(line)
+    assert (anew.cell, anew.num_requests, anew.bound, anew.proven, anew.found) == (CELL, 60, 0.9, True, 0.8)
+    assert min(anew.elastic, anew.clairvoyant, anew.baseline) > 0.5
 
 
 def test_there_are_24_cells_of_every_machine_load_and_tightness(program: Callable[[str], ModuleType]) -> None:

@@ -22,7 +22,7 @@ from epe.simulator.outcome import Outcome, Work
 
 # Sums of seconds that mean the same moment differ in their last digits.
 SAME_MOMENT_S = 1e-9
-# As in the planner: a little late, so that rounding cannot ring the alarm too early again and again.
+# A little late, so that rounding cannot ring the alarm too early again and again.
 ALARM_LATE_S = 1e-4
 MAX_IDLE_WAKES = 10_000
 

@@ -27,7 +27,7 @@ from tests.models.trajectories import drawn_by_lane, solo
 def compiled(checkpoint: Path) -> Iterator[Adapter]:
     torch.compiler.reset()
     counters.clear()
-    (adapter,) = adapters_of(checkpoint, 1)
+    (adapter,) = adapters_of(checkpoint, 1, cfg_parallel_degree=2)
     adapter.compile_blocks(backend="eager")  # type: ignore[attr-defined]
     yield adapter
     torch.compiler.reset()
@@ -37,11 +37,11 @@ def num_compiled() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-def test_changes_of_size_and_lane_compile_nothing_anew(checkpoint: Path, compiled: Any) -> None:
-    plain, other = adapters_of(checkpoint, 2)
+def test_changes_of_size_lane_and_prompt_compile_nothing_anew(checkpoint: Path, compiled: Any) -> None:
+    plain, other = adapters_of(checkpoint, 2, cfg_parallel_degree=2)
 
-    def latents(width: int, height: int) -> torch.Tensor:
-        request = make_request(checkpoint, height=height, width=96, num_frames=1, num_steps=2)
+    def latents(width: int, height: int, **words: str) -> torch.Tensor:
+        request = make_request(checkpoint, height=height, width=96, num_frames=1, num_steps=2, **words)
         expected = solo(plain, request).tensors["latents"]
         if width == 1:
             drawn = solo(compiled, request).tensors["latents"]
@@ -54,8 +54,14 @@ def test_changes_of_size_and_lane_compile_nothing_anew(checkpoint: Path, compile
     latents(1, 64)
     latents(2, 128)
     before = num_compiled()
-    for width, height in ((1, 64), (2, 128), (1, 128), (2, 96), (1, 160)):
-        latents(width, height)
+    for width, height, words in (
+        (1, 64, {}),
+        (2, 128, {"prompt": "a cat"}),
+        (1, 128, {"prompt": "a cat"}),
+        (2, 96, {"prompt": "a red cube beside a blue ball " * 5}),
+        (1, 160, {}),
+    ):
+        latents(width, height, **words)
     assert before > 0
     assert num_compiled() == before
 

@@ -3,7 +3,8 @@
 One process:      python examples/epe_embedded.py outputs/tiny-zimage
 Four processes:   torchrun --standalone --nproc-per-node=4 examples/epe_embedded.py outputs/tiny-zimage
 
-Make the checkpoint with `epe models make-tiny zimage outputs/tiny-zimage`, or name a real Z-Image folder.
+Make the checkpoint with `epe models make-tiny zimage outputs/tiny-zimage`, or name a real Z-Image folder. Without one
+the demo model draws; behind it the folder for the pictures may be named.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ async def host(model_path: str, output: Path) -> None:
 
 
 def main() -> None:
-    model_path, output = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "outputs")
+    model_path = sys.argv[1] if len(sys.argv) > 1 else "demo"
+    output = Path(sys.argv[2] if len(sys.argv) > 2 else "outputs")
     output.mkdir(parents=True, exist_ok=True)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("gloo")

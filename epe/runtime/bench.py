@@ -4,7 +4,7 @@ what a step takes in diffusers' own pipeline, as it is and compiled, in turn."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 
@@ -125,12 +125,16 @@ class _Rank:
     def lanes(self, size: Shape) -> Iterator[tuple[Lane, Lane]]:
         """Those of this process that may draw a size, narrow ones first; beside each the one that decodes, which is of
         the first plane."""
-        widest = min(max_width(self._tokens(size)), self._seat.world_size // self._stage.num_planes)
-        for num_ranks in self._stage.parallelism.scheduler.allowed_lane_widths:
-            lane = self._lane(num_ranks)
-            if lane is not None and num_ranks <= widest and num_ranks not in self._left_out:
+        for num_ranks in self._widths(size):
+            if (lane := self._lane(num_ranks)) is not None:
                 decoding = self._lane(widest_within(self._stage.decode_widths, num_ranks)) or lane
                 yield lane, Lane(ranks=decoding.ranks[: decoding.width // self._stage.num_planes])
+
+    def _widths(self, size: Shape) -> Sequence[int]:
+        """One rank where none of the allowed widths fits, as in the warm-up of a service."""
+        widest = min(max_width(self._tokens(size)), self._seat.world_size // self._stage.num_planes)
+        allowed = self._stage.parallelism.scheduler.allowed_lane_widths
+        return [width for width in allowed if width <= widest and width not in self._left_out] or [1]
 
     def _lane(self, num_ranks: int) -> Lane | None:
         """The lane of a width that this process is in; it spans all planes."""

@@ -7,6 +7,7 @@ from statistics import median
 
 from epe.config.stage import Stage as StageFile
 from epe.planning.cost_set import CostSet, Size, TaskCost
+from epe.planning.costs import CostKey
 from epe.runtime.bench import Row
 from epe.runtime.fingerprint import fingerprint
 from epe.runtime.gpus import device_name, pick_device
@@ -23,7 +24,7 @@ def costs_of(stage: StageFile, rows: Iterable[Row], *, world_size: int = 1) -> C
         fingerprint=f"{world_size} ranks + {fingerprint(stage, device=target, world_size=world_size)}",
         interpolation="tokens",
         sizes=tuple(dict.fromkeys(_size_of(stage, row) for row in measured)),
-        tasks=tuple(task for row in measured for task in _tasks_of(row)),
+        tasks=_first_of_each(task for row in measured for task in _tasks_of(row)),
     )
 
 
@@ -39,9 +40,16 @@ def _size_of(stage: StageFile, row: Row) -> Size:
     )
 
 
+def _first_of_each(tasks: Iterable[TaskCost]) -> tuple[TaskCost, ...]:
+    """Lanes of several widths encode alike, and may decode on as many ranks: the narrowest one counts."""
+    found: dict[CostKey, TaskCost] = {}
+    for task in tasks:
+        found.setdefault(task.key, task)
+    return tuple(found.values())
+
+
 def _tasks_of(row: Row) -> Iterator[TaskCost]:
-    if row.num_ranks == 1:
-        yield TaskCost(stage="encode", tokens=row.tokens, conditions=row.conditions, seconds=row.encode_s)
+    yield TaskCost(stage="encode", tokens=row.tokens, conditions=row.conditions, seconds=row.encode_s)
     yield TaskCost(
         stage="denoise",
         tokens=row.tokens,
@@ -51,5 +59,4 @@ def _tasks_of(row: Row) -> Iterator[TaskCost]:
         p90_s=max(row.step_s),
         peak_bytes=row.peak_bytes or None,
     )
-    if row.num_decoding == row.num_ranks:
-        yield TaskCost(stage="decode", tokens=row.tokens, width=row.num_decoding, seconds=row.decode_s)
+    yield TaskCost(stage="decode", tokens=row.tokens, width=row.num_decoding, seconds=row.decode_s)

@@ -43,9 +43,8 @@ class CostFile:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            log.warning(
-                "costs.unreadable", path=self.setting, reason=f"{error}; the costs are measured again"
-            )
+            reason = f"{error}; the costs are measured again"
+            log.warning("costs.unreadable", path=self._named(fingerprint), reason=reason)
             return None
         if found.fingerprint != fingerprint:
             reason = "they are of another model, device, library or division; the costs are measured again"
@@ -62,9 +61,17 @@ class CostFile:
             path = self.path(costs.fingerprint)
             write_whole(path, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
         except OSError as error:
-            log.warning("costs.not_kept", path=self.setting, reason=f"{error}; the next start measures again")
+            reason = f"{error}; the next start measures again"
+            log.warning("costs.not_kept", path=self._named(costs.fingerprint), reason=reason)
         else:
             log.info("costs.kept", path=str(path), tasks=len(costs.tasks), moves=len(costs.moves))
+
+    def _named(self, fingerprint: str) -> str:
+        """The file, or the setting of a user who has no folder for it."""
+        try:
+            return str(self.path(fingerprint))
+        except OSError:
+            return self.setting
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:

@@ -18,6 +18,8 @@ from epe.config.load import build_stage
 from epe.config.request import resolve_request
 from epe.launch.environment import Placement
 from epe.models.catalog import make_tiny
+from epe.runtime.bench import Row
+from epe.runtime.bench_costs import costs_of
 from epe.runtime.cost_file import CostFile
 from epe.runtime.rival import Rival
 from epe.simulator.costs import read_cost_set
@@ -203,6 +205,32 @@ def test_a_stage_that_measures_no_size_is_refused_where_none_is_named(
     assert (
         "warmup_resolutions: is empty, so nothing would be timed; name sizes with" in capsys.readouterr().err
     )
+
+
+def test_a_stage_of_wide_lanes_alone_is_timed_on_one_rank(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing was timed, nothing was said, and it ended well."""
+    settings["parallelism"]["scheduler"]["allowed_lane_widths"] = [2]
+    (file := tmp_path / "wide.yaml").write_text(yaml.safe_dump({**settings, "gpu": [0, 1]}))
+    flags = ["--stage-config", str(file), "--rounds", "1", "--steps", "1"]
+    assert run(["bench", *flags, "--json", str(tmp_path / "rows.json")]) == 0
+    (row,) = json.loads((tmp_path / "rows.json").read_bytes())
+    assert row["num_ranks"] == 1
+
+
+def test_costs_of_wide_lanes_alone_have_all_tasks(settings: dict[str, Any]) -> None:
+    """They had no encode and no decode, so that a service measured all sizes again, and the simulator refused them."""
+    settings["parallelism"]["scheduler"]["allowed_lane_widths"] = [2, 4]
+    stage = build_stage({**settings, "gpu": [0, 1, 2, 3]})
+    times = {"tokens": 1024, "conditions": 2, "encode_s": 1.0, "step_s": (2.0,), "decode_s": 3.0}
+    rows = [Row(height=512, width=512, num_frames=1, num_ranks=width, **times) for width in (2, 4)]
+    costs = costs_of(stage, rows, world_size=4)
+    assert [(task.stage, task.width) for task in costs.tasks] == [
+        ("encode", 1),
+        ("denoise", 2),
+        ("decode", 1),
+        ("denoise", 4),
+    ]
+    assert costs.fault(costs.sizes[0].workload) is None
 
 
 def test_a_rank_is_timed_on_the_gpu_that_its_stage_names() -> None:

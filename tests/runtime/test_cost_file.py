@@ -76,6 +76,7 @@ def test_a_damaged_file_is_measured_again_with_a_sentence(
     said = "".join(capsys.readouterr())
     assert "costs.unreadable" in said
     assert "measured again" in said
+    assert str(file.path("here")) in said, "it named the setting, auto, and not the file"
     file.write(costs())
     assert file.read("here") == costs()
 

@@ -26,6 +26,8 @@ MAX_KNOWN = 4096
 # What CUDA says where another call on the device broke a capture off, and how often one is tried again then.
 _DISTURBED = "StreamCaptureInvalidated"
 MAX_DISTURBED = 3
+# A shape that had no memory is tried again after so many of its passes, then after twice as many, and so on.
+TRIED_AGAIN_AFTER = 64
 # Graphs of one size of picture: prompts of other lengths, batches, lanes of other widths.
 MAX_PASSES = 64
 
@@ -77,6 +79,15 @@ class _Size:
         return memory.nbytes
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A shape that had no memory: it gives latents of `size`, and is tried again when it has come `num_left` times."""
+
+    size: Hashable
+    num_left: int
+    after: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A call that ran as it is, and may be captured; `again` if it was not the first of its shape.
@@ -101,8 +112,9 @@ class _Seen:
 
 class Graphs:
     """Runs passes: the first of its shape as it is, which warms the device up, the second is captured, and from then on
-    they are replayed, with the bits of the first. One that cannot be captured runs as it is, and the log says so once.
-    With `in_gaps` no pass waits for a capture: who runs them says by `capture_seen` when there is time.
+    they are replayed, with the bits of the first. One that cannot be captured runs as it is, and the log says so once;
+    one that had no memory is tried again later. With `in_gaps` no pass waits for a capture: who runs them says by
+    `capture_seen` when there is time.
 
     Beyond `budget_bytes` the passes of the size that was used least recently are let go. For one thread.
     """
@@ -118,6 +130,7 @@ class Graphs:
         self._known: OrderedDict[Hashable, Hashable | None] = OrderedDict()
         # How often the capture of a shape was broken off from outside.
         self._disturbed: dict[Hashable, int] = {}
+        self._waiting: dict[Hashable, _Waiting] = {}
 
     def run(
         self,
@@ -133,6 +146,7 @@ class Graphs:
         by its `variant`. A pass that was captured with one `memory` runs as it is with another."""
         call = Tree.of((args, kwargs))
         key = (call.key, lane_key(exchange), variant)
+        self._wait_less(key)
         kept = self._find(key)
         if kept is None and not self.in_gaps and self._known.get(key) is not None:
             kept = self._capture(key, work, call, exchange, memory)
@@ -213,6 +227,7 @@ class Graphs:
                 self._refuse(key, error)
             return None
         self._disturbed.pop(key, None)
+        self._waiting.pop(key, None)
         num_bytes = max(0, self._device.used_bytes() - before_bytes) + shelf.bytes_of(memory)
         self._sizes[size] = shelf
         self._sizes.move_to_end(size)
@@ -251,12 +266,23 @@ class Graphs:
         self._device.let_go()
 
     def _refuse(self, key: Hashable, reason: Exception | str) -> None:
-        size = self._known[key]
+        size, before = self._known[key], self._waiting.pop(key, None)
         self._learn(key, None)
         self.statistics.num_refused += 1
-        log.warning("graph.refused", size=size, reason=str(reason), falls_back="as it is, with equal bits")
+        if before is None:
+            told = {"size": size, "reason": str(reason), "falls_back": "as it is, with equal bits"}
+            log.warning("graph.refused", **told)
         if isinstance(reason, torch.OutOfMemoryError):
+            after = TRIED_AGAIN_AFTER if before is None else 2 * before.after
+            self._waiting[key] = _Waiting(size, num_left=after, after=after)
             self._device.let_go()
+
+    def _wait_less(self, key: Hashable) -> None:
+        """A shape that had no memory comes once more; perhaps there is some by now."""
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.num_left -= 1
+            if waiting.num_left == 0:
+                self._learn(key, waiting.size)
 
     def _was_disturbed(self, key: Hashable, error: Exception) -> bool:
         """Whether something else on the device broke the capture off: it is tried again when its shape comes."""
@@ -275,3 +301,4 @@ class Graphs:
         if len(self._known) > MAX_KNOWN:
             oldest, _ = self._known.popitem(last=False)
             self._disturbed.pop(oldest, None)
+            self._waiting.pop(oldest, None)

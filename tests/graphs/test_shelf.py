@@ -261,6 +261,27 @@ def test_without_memory_in_a_gap_a_shape_falls_back_once_and_says_so() -> None:
     assert graphs.statistics.counts == GraphCounts(num_eager=4, num_refused=1)
 
 
+def test_a_shape_that_had_no_memory_is_captured_when_there_is_some_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shape that was refused while another process had filled the card ran as it is from then on."""
+    monkeypatch.setattr("epe.graphs.shelf.TRIED_AGAIN_AFTER", 3)
+    device, model = TapeDevice(), Model()
+    graphs, tries = in_gaps(device), []
+    with capture_logs() as lines:
+        for turn in range(12):
+            device.fails_with = torch.OutOfMemoryError("CUDA out of memory") if turn < 9 else None
+            run(graphs, model, rows(4))
+            if graphs.has_seen:
+                tries.append(turn)
+            graphs.capture_seen(goes_on=True)
+    assert tries == [0, 3, 9]
+    assert graphs.statistics.counts == GraphCounts(
+        num_eager=10, num_refused=2, num_captured=1, num_replayed=2, num_bytes=1
+    )
+    assert [line["event"] for line in lines] == ["graph.refused", "graph.captured"]
+
+
 def test_what_ran_on_a_lane_that_was_given_up_is_captured_on_the_next_one() -> None:
     class GivenUp(SoloExchange):
         def check(self) -> None:

@@ -58,8 +58,8 @@ class RankReady(Struct, frozen=True, kw_only=True, tag=True):
 
 class GraphCounts(Struct, frozen=True, kw_only=True):
     """Forward passes of a rank since it was started: `num_eager` ran as they are, `num_replayed` from a captured one;
-    `num_captured` were captured, of which `num_evicted` were let go for others, and `num_refused` times a shape could not
-    be captured. What is kept takes `num_bytes` now."""
+    `num_captured` were captured, of which `num_evicted` were let go for others, and `num_refused` times a shape could
+    not be captured. What is kept takes `num_bytes` now."""
 
     num_eager: int = 0
     num_replayed: int = 0

@@ -269,13 +269,14 @@ class Graphs:
         size, before = self._known[key], self._waiting.pop(key, None)
         self._learn(key, None)
         self.statistics.num_refused += 1
-        if before is None:
-            told = {"size": size, "reason": str(reason), "falls_back": "as it is, with equal bits"}
-            log.warning("graph.refused", **told)
-        if isinstance(reason, torch.OutOfMemoryError):
+        lacks_memory = isinstance(reason, torch.OutOfMemoryError)
+        if lacks_memory:
             after = TRIED_AGAIN_AFTER if before is None else 2 * before.after
             self._waiting[key] = _Waiting(size, num_left=after, after=after)
             self._device.let_go()
+        if lacks_memory and before is not None:
+            return  # The log has said so.
+        log.warning("graph.refused", size=size, reason=str(reason), falls_back="as it is, with equal bits")
 
     def _wait_less(self, key: Hashable) -> None:
         """A shape that had no memory comes once more; perhaps there is some by now."""

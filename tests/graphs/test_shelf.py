@@ -282,6 +282,22 @@ def test_a_shape_that_had_no_memory_is_captured_when_there_is_some_again(
     assert [line["event"] for line in lines] == ["graph.refused", "graph.captured"]
 
 
+def test_a_shape_that_is_tried_again_and_refused_for_another_reason_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log had the lack of memory as the last word on a shape that has no other chance."""
+    monkeypatch.setattr("epe.graphs.shelf.TRIED_AGAIN_AFTER", 3)
+    device, model = TapeDevice(), Model()
+    graphs = in_gaps(device)
+    with capture_logs() as lines:
+        for turn in range(12):
+            device.fails_with = RuntimeError("not allowed") if turn else torch.OutOfMemoryError("no memory")
+            run(graphs, model, rows(4))
+            graphs.capture_seen(goes_on=True)
+    assert [line["reason"] for line in lines] == ["no memory", "not allowed"]
+    assert graphs.statistics.counts == GraphCounts(num_eager=12, num_refused=2)
+
+
 def test_what_ran_on_a_lane_that_was_given_up_is_captured_on_the_next_one() -> None:
     class GivenUp(SoloExchange):
         def check(self) -> None:

@@ -8,8 +8,8 @@ import re
 from epe.config.keys import Tree, section
 from epe.errors import BadSetting
 
-_TEXT = re.compile(r"\d{1,9}(\s*[xX]\s*\d{1,9}){1,2}")
 PATH = "parallelism.scheduler.warmup_resolutions"
+_NAMED = re.compile(r"\d{1,9}(\s*[xX]\s*\d{1,9}){1,2}")
 
 
 def resolve_sizes(tree: Tree) -> None:
@@ -43,7 +43,7 @@ def parse_shape(value: object, *, path: str) -> list[int]:
             pass
         case int():
             return [value, value]
-        case str() if _TEXT.fullmatch(value.strip()):
+        case str() if _NAMED.fullmatch(value.strip()):
             return [int(each) for each in re.split("[xX]", value)]
         case [int(), int()] | [int(), int(), int()]:
             return list(value)

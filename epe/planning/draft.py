@@ -33,10 +33,13 @@ class Draft:
 
     def may_start(self, trajectory: TrajectoryView) -> bool:
         """Whether its next task can be leased now: it has no lease, or one that is about to end."""
-        if trajectory.request_id in self.started or trajectory.num_leases == 0:
-            return trajectory.request_id not in self.started
-        about_to_end = trajectory.ready_with(self.until_s) <= self._soon_s
-        return about_to_end and trajectory.num_leases < self._max_leases
+        if trajectory.request_id in self.started:
+            return False
+        if trajectory.num_leases == 0:
+            return True
+        return (
+            trajectory.num_leases < self._max_leases and trajectory.ready_with(self.until_s) <= self._soon_s
+        )
 
     def num_steps(self, trajectory: TrajectoryView, width: int) -> int:
         """Steps of a lease of one pulse."""

@@ -29,7 +29,7 @@ def on_all_ranks(
 
 
 def _told(data: bytes, exchange: Exchange, target: torch.device) -> bytes:
-    """What the first rank has, on all of them."""
+    """What the first rank has, on all of them; of the others `data` is nothing."""
     size = exchange.broadcast(torch.tensor([len(data)], device=target), source=0)
-    own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size))
-    return bytes(exchange.broadcast(own.to(target, torch.uint8), source=0).cpu().numpy())
+    own = torch.frombuffer(bytearray(data or int(size)), dtype=torch.uint8)
+    return bytes(exchange.broadcast(own.to(target), source=0).cpu().numpy())

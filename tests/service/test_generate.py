@@ -109,7 +109,7 @@ def bench_flags(folder: Path, stage: dict[str, Any]) -> list[str]:
     folder.mkdir()
     (folder / "stage.yaml").write_text(yaml.safe_dump(stage))
     files = ["--json", str(folder / "rows.json"), "--costs", str(folder / "costs.json")]
-    timed = ["--sizes", "128x128", "--rounds", "1"]
+    timed = ["--sizes", "64x64", "--rounds", "1", "--steps", "1"]
     return ["bench", "--stage-config", str(folder / "stage.yaml"), *timed, *files]
 
 

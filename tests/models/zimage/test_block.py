@@ -1,4 +1,4 @@
-"""Blocks as compiled ones are, here left to torch: what they make of the noise level is there before them."""
+"""Blocks as compiled ones are, here left to torch: which products they have, and that they draw the same."""
 
 from __future__ import annotations
 
@@ -29,23 +29,28 @@ class CountedProducts(TorchDispatchMode):
         return given
 
 
-@pytest.fixture
-def all_fast(tiny_zimage: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """One adapter a rank."""
-    monkeypatch.setattr("epe.models.capturing.compile_blocks", lambda *args, **how: None)
+@pytest.fixture(scope="module")
+def all_fast(tiny_zimage: Path) -> list[Any]:
+    """One adapter a rank, which no test changes."""
     adapters: list[Any] = adapters_of(tiny_zimage, max(WIDTHS))
-    for adapter in adapters:
-        adapter.compile_blocks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("epe.models.capturing.compile_blocks", lambda *args, **how: None)
+        for adapter in adapters:
+            adapter.compile_blocks()
     return adapters
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fast(all_fast: list[Any]) -> Any:
     return all_fast[0]
 
 
-def test_guided_steps_are_those_of_blocks_as_they_are(tiny_zimage: Path, fast: Any) -> None:
-    (plain,) = adapters_of(tiny_zimage, 1)
+@pytest.fixture(scope="module")
+def plain(tiny_zimage: Path) -> Any:
+    return adapters_of(tiny_zimage, 1)[0]
+
+
+def test_guided_steps_are_those_of_blocks_as_they_are(tiny_zimage: Path, plain: Any, fast: Any) -> None:
     request = make_request(tiny_zimage, height=64, width=96, num_steps=2)
     expected, drawn = (solo(each, request).tensors["latents"] for each in (plain, fast))
     torch.testing.assert_close(drawn, expected, rtol=0, atol=2e-5)
@@ -60,12 +65,11 @@ def test_all_blocks_modulations_are_one_product(tiny_zimage: Path, fast: Any) ->
     assert counted.features[4 * model.config.dim * num_blocks] == 1
 
 
-def test_weights_that_are_joined_are_there_once(tiny_zimage: Path, fast: Any) -> None:
-    (plain,) = adapters_of(tiny_zimage, 1)
+def test_weights_that_are_joined_are_there_once(plain: Any, fast: Any) -> None:
     held = [
         {
             weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
-            for weight in adapter.pipeline.transformer.parameters()  # type: ignore[attr-defined]
+            for weight in adapter.pipeline.transformer.parameters()
         }
         for adapter in (plain, fast)
     ]

@@ -28,6 +28,7 @@ class Retries:
         return key in self._shapes
 
     def put_off(self, key: Hashable, size: Hashable) -> None:
+        """There was no memory for a shape, perhaps again."""
         before = self._shapes.get(key)
         after = TRIED_AGAIN_AFTER if before is None else 2 * before.after
         self._shapes[key] = _Shape(size, num_left=after, after=after)
@@ -40,4 +41,5 @@ class Retries:
         return shape.size if shape.num_left == 0 else None
 
     def forget(self, key: Hashable) -> None:
+        """A shape was captured, or has no other chance."""
         self._shapes.pop(key, None)

@@ -16,7 +16,7 @@ from epe.config.checks import TENSOR_DEGREE
 from epe.config.demo import demo_stage
 from epe.config.limits import problem_with_size
 from epe.config.load import build_stage, load_stage
-from epe.config.outputs import check_plot, check_writable, writing
+from epe.config.outputs import check_apart, check_plot, check_writable, writing
 from epe.config.sizes import PATH as SIZES
 from epe.config.sizes import named, parse_flag
 from epe.config.stage import Stage
@@ -116,14 +116,11 @@ def _check_counts(args: Namespace, stage: Stage) -> None:
 def _check_outputs(args: Namespace, stage: Stage) -> None:
     """Before the work, not after it."""
     costs = _costs_file(args, stage, fingerprint="")  # Of any other it is in the same folder.
-    named = {"--json": args.json, "--costs": costs, "--plot": args.plot}
-    files = {flag: file for flag, file in named.items() if file is not None}
-    taken = files if args.stage_config is None else {**files, "--stage-config": args.stage_config}
-    for flag, file in files.items():
-        check_writable(Path(file), path=flag)
-        place = os.path.realpath(file)
-        if same := [other for other in taken if other != flag and os.path.realpath(taken[other]) == place]:
-            raise BadSetting(f"{file} is also {same[0]}; each needs a file of its own", path=flag)
+    outputs = {"--json": args.json, "--costs": costs, "--plot": args.plot}
+    for flag, file in outputs.items():
+        if file is not None:
+            check_writable(Path(file), path=flag)
+    check_apart(outputs, inputs={"--stage-config": args.stage_config})
     if args.plot is not None:
         check_plot(args.plot, path="--plot")
 

@@ -14,7 +14,7 @@ from epe.cache import FILE, CacheRules, Profile, find_profile, read_profile, sup
 from epe.cli.parser import Parser, number, whole_number
 from epe.config import demo
 from epe.config.model_path import check_model_path
-from epe.config.outputs import check_writable, writing
+from epe.config.outputs import check_apart, check_writable, writing
 from epe.config.request import resolve_request
 from epe.config.stage import Dtype
 from epe.errors import BadSetting
@@ -79,6 +79,7 @@ def _fit(args: Namespace, family: Family) -> int:
     if not target.parent.is_dir():
         raise BadSetting(f"there is no folder {target.parent}", path="--output")
     check_writable(target, path="--output")
+    check_apart({"--output": target}, inputs={"--prompts": args.prompts})
     known = read_profile(target, family.name) if args.strategy != "all" and target.is_file() else None
 
     from epe.models.catalog import load_adapter

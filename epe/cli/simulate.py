@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from epe.cli.parser import Parser, number, whole_number
-from epe.config.outputs import check_plot, check_writable
+from epe.config.outputs import check_apart, check_plot, check_writable
 from epe.errors import BadSetting
 from epe.planning.policies import BUILT_IN
 from epe.simulator.baselines import BASELINES
@@ -255,11 +255,13 @@ def _at_least(value: int, least: int, flag: str) -> int:
 
 def _check_outputs(args: Namespace) -> None:
     """Before the work, not after it."""
-    for flag, path in (("--json", args.json), ("--plot", args.plot)):
+    outputs = {"--json": args.json, "--plot": args.plot}
+    for flag, path in outputs.items():
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise BadSetting(f"the folder of {path} does not exist", path=flag)
         if path is not None:
             check_writable(Path(path), path=flag)
+    check_apart(outputs, inputs={"--trace": args.trace, "--costs": args.costs})
     if args.plot is not None:
         check_plot(args.plot, path="--plot")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,16 @@ def check_writable(file: Path, *, path: str) -> None:
     """Raises `BadSetting` at `path` for a file that cannot be written, or whose folder cannot be made."""
     _check_file(file, path=path)
     _check_folder(file.parent, path=path)
+
+
+def check_apart(outputs: Mapping[str, str | Path | None], *, inputs: Mapping[str, str | Path | None]) -> None:
+    """Raises `BadSetting` at the flag of an output that is the file of another one, or one that is read. By flag; None
+    names no file."""
+    given = {flag: file for flag, file in {**inputs, **outputs}.items() if file is not None}
+    places = {flag: os.path.realpath(file) for flag, file in given.items()}
+    for flag in filter(places.__contains__, outputs):
+        if same := [other for other in places if other != flag and places[other] == places[flag]]:
+            raise BadSetting(f"{given[flag]} is also {same[0]}; each needs a file of its own", path=flag)
 
 
 def check_plot(file: str, *, path: str) -> None:

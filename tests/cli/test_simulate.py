@@ -200,3 +200,13 @@ def test_the_command_needs_no_heavy_library_before_it_draws_or_solves():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_trace_is_not_written_over_by_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trace(tmp_path, LINE)
+    before = Path(path).read_bytes()
+    assert run(["simulate", "--trace", path, "--json", path]) == 2
+    assert f"--json: {path} is also --trace; each needs a file of its own" in capsys.readouterr().err
+    assert Path(path).read_bytes() == before

@@ -80,8 +80,7 @@ entrants need about as long for them, since their steps and their decode are bou
 The streams of Z-Image with `fast` are from before its queries, keys and values were [one product](h200.md). The soak
 shared its GPU with other work. It repeats 25 prompts: encoded prompts are kept up to 128 MiB
 (`prompts.memory_mib`), and of ever new ones what is allocated would grow up to that. Not run: a soak of FLUX.1, and
-more than one round of a load of 0.9. With `fast` Z-Image had three products for queries,
-keys and values, where it has [one now](h200.md).
+more than one round of a load of 0.9.
 """
 SOAK = """
 ## Soak

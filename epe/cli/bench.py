@@ -118,9 +118,11 @@ def _check_outputs(args: Namespace, stage: Stage) -> None:
     costs = _costs_file(args, stage, fingerprint="")  # Of any other it is in the same folder.
     named = {"--json": args.json, "--costs": costs, "--plot": args.plot}
     files = {flag: file for flag, file in named.items() if file is not None}
+    taken = files if args.stage_config is None else {**files, "--stage-config": args.stage_config}
     for flag, file in files.items():
         check_writable(Path(file), path=flag)
-        if same := [other for other in files if other != flag and Path(files[other]) == Path(file)]:
+        place = os.path.realpath(file)
+        if same := [other for other in taken if other != flag and os.path.realpath(taken[other]) == place]:
             raise BadSetting(f"{file} is also {same[0]}; each needs a file of its own", path=flag)
     if args.plot is not None:
         check_plot(args.plot, path="--plot")

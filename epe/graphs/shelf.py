@@ -15,6 +15,7 @@ from epe.errors import Gone
 from epe.graphs.call import Tree
 from epe.graphs.capture import CapturedPass, Pass, capture, lane_key
 from epe.graphs.graph import GraphDevice
+from epe.graphs.retries import Retries
 from epe.messages import GraphCounts
 from epe.telemetry.log import get_logger
 from epe.transport.exchange import Exchange
@@ -26,8 +27,6 @@ MAX_KNOWN = 4096
 # What CUDA says where another call on the device broke a capture off, and how often one is tried again then.
 _DISTURBED = "StreamCaptureInvalidated"
 MAX_DISTURBED = 3
-# A shape that had no memory is tried again after so many of its passes, then after twice as many, and so on.
-TRIED_AGAIN_AFTER = 64
 # Graphs of one size of picture: prompts of other lengths, batches, lanes of other widths.
 MAX_PASSES = 64
 
@@ -79,15 +78,6 @@ class _Size:
         return memory.nbytes
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A shape that had no memory: it gives latents of `size`, and is tried again when it has come `num_left` times."""
-
-    size: Hashable
-    num_left: int
-    after: int
-
-
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A call that ran as it is, and may be captured; `again` if it was not the first of its shape.
@@ -130,7 +120,9 @@ class Graphs:
         self._known: OrderedDict[Hashable, Hashable | None] = OrderedDict()
         # How often the capture of a shape was broken off from outside.
         self._disturbed: dict[Hashable, int] = {}
-        self._waiting: dict[Hashable, _Waiting] = {}
+        self._retries = Retries()
+        # Shapes that once made all of their size go, having no room beside them.
+        self._crowded: set[Hashable] = set()
 
     def run(
         self,
@@ -146,7 +138,8 @@ class Graphs:
         by its `variant`. A pass that was captured with one `memory` runs as it is with another."""
         call = Tree.of((args, kwargs))
         key = (call.key, lane_key(exchange), variant)
-        self._wait_less(key)
+        if (size := self._retries.due(key)) is not None:
+            self._learn(key, size)
         kept = self._find(key)
         if kept is None and not self.in_gaps and self._known.get(key) is not None:
             kept = self._capture(key, work, call, exchange, memory)
@@ -224,10 +217,9 @@ class Graphs:
             return None  # The lane was given up, before or meanwhile; its shape will come on another one.
         except Exception as error:  # The pass has run before: this is the capture's own, whatever it is.
             if not self._was_disturbed(key, error):
-                self._refuse(key, error)
+                self._refuse(key, str(error), again=isinstance(error, torch.OutOfMemoryError))
             return None
         self._disturbed.pop(key, None)
-        self._waiting.pop(key, None)
         num_bytes = max(0, self._device.used_bytes() - before_bytes) + shelf.bytes_of(memory)
         self._sizes[size] = shelf
         self._sizes.move_to_end(size)
@@ -241,8 +233,8 @@ class Graphs:
         return self._fitted(key, size, kept)
 
     def _fitted(self, key: Hashable, size: Hashable, kept: _Kept) -> _Kept | None:
-        """Keep within the budget; None if `kept` could not be. Alone beyond it, it is refused; with others of its size,
-        whose pool goes as a whole, it is captured anew when it comes again."""
+        """Keep within the budget; None if `kept` could not be. Alone beyond it, it is refused. Others of its size go
+        too, since they share a pool; all are captured anew, but one that makes them go again has to wait."""
         shelf = self._sizes[size]
         if len(shelf.passes) > MAX_PASSES:
             shelf.passes.popitem(last=False)
@@ -250,11 +242,16 @@ class Graphs:
         while self.statistics.num_bytes > self.budget_bytes and len(self._sizes) > 1:
             self._evict()
         if self.statistics.num_bytes <= self.budget_bytes:
+            self._retries.forget(key)
             return kept
-        used_bytes, is_alone = shelf.num_bytes, len(shelf.passes) == 1
+        used_bytes, num_others = shelf.num_bytes, len(shelf.passes) - 1
         self._evict()
-        if is_alone:
-            self._refuse(key, f"it needs {used_bytes} bytes; graphs may have {self.budget_bytes}")
+        if num_others and key not in self._crowded:
+            self._crowded.add(key)
+            return None
+        who = f"it and {num_others} of its size need" if num_others else "it needs"
+        reason = f"{who} {used_bytes} bytes; graphs may have {self.budget_bytes}"
+        self._refuse(key, reason, again=num_others > 0)
         return None
 
     def _evict(self) -> None:
@@ -265,24 +262,18 @@ class Graphs:
         shelf.passes.clear()
         self._device.let_go()
 
-    def _refuse(self, key: Hashable, reason: Exception | str) -> None:
-        size, before = self._known[key], self._waiting.pop(key, None)
-        self._learn(key, None)
+    def _refuse(self, key: Hashable, reason: str, *, again: bool) -> None:
+        """Run it as it is from now on, or until it is tried `again`."""
+        size = self._known[key]
         self.statistics.num_refused += 1
-        if before is None:
-            told = {"size": size, "reason": str(reason), "falls_back": "as it is, with equal bits"}
-            log.warning("graph.refused", **told)
-        if isinstance(reason, torch.OutOfMemoryError):
-            after = TRIED_AGAIN_AFTER if before is None else 2 * before.after
-            self._waiting[key] = _Waiting(size, num_left=after, after=after)
+        if not again or key not in self._retries:  # Of one that is put off once more the log has it already.
+            log.warning("graph.refused", size=size, reason=reason, falls_back="as it is, with equal bits")
+        self._learn(key, None)
+        if again:
+            self._retries.put_off(key, size)
             self._device.let_go()
-
-    def _wait_less(self, key: Hashable) -> None:
-        """A shape that had no memory comes once more; perhaps there is some by now."""
-        if (waiting := self._waiting.get(key)) is not None:
-            waiting.num_left -= 1
-            if waiting.num_left == 0:
-                self._learn(key, waiting.size)
+        else:
+            self._retries.forget(key)
 
     def _was_disturbed(self, key: Hashable, error: Exception) -> bool:
         """Whether something else on the device broke the capture off: it is tried again when its shape comes."""
@@ -301,4 +292,5 @@ class Graphs:
         if len(self._known) > MAX_KNOWN:
             oldest, _ = self._known.popitem(last=False)
             self._disturbed.pop(oldest, None)
-            self._waiting.pop(oldest, None)
+            self._retries.forget(oldest)
+            self._crowded.discard(oldest)

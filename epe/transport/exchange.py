@@ -9,6 +9,7 @@ import torch
 
 from epe.errors import Gone
 from epe.messages import Lane
+from epe.transport.agent import reason_of
 
 # Bytes to or from each position of a lane: contiguous one-dimensional uint8 tensors.
 Bytes = dict[int, torch.Tensor]
@@ -218,7 +219,7 @@ class GroupExchange:
         waiting; so would those of a context manager."""
         self.close()
         error.with_traceback(None)
-        return Gone(f"{operation} on {self._described()}: {error}")
+        return Gone(f"{operation} on {self._described()}: {reason_of(error)}")
 
     def _on_wires(self, tensors: Bytes) -> Bytes:
         return {self._places[position]: tensor for position, tensor in tensors.items()}

@@ -58,7 +58,17 @@ def told_by_all(
 ) -> list[str]:
     """What each rank of a world has to say about `name`, the same list on all of them: this tells the others what is
     `mine`, and waits until all have told theirs. The first word of a rank counts, also in its later lives. Raises
-    `StartFailed` for ranks that say nothing in time."""
+    `StartFailed` for ranks that say nothing in time, and where the store ends meanwhile."""
+    try:
+        return _told(store, name, mine, rank=rank, world_size=world_size, timeout_s=timeout_s)
+    except RuntimeError as error:
+        raise StartFailed(
+            f"rank {rank} could not tell the others its {name}: the store does not answer any more; the process that "
+            "serves it, rank 0 or torchrun, says why"
+        ) from error
+
+
+def _told(store: Store, name: str, mine: str, *, rank: int, world_size: int, timeout_s: float) -> list[str]:
     # A client of its own: others do not wait for it.
     told = PrefixStore(name, store.clone())
     told.compare_set(str(rank), "", mine)

@@ -264,3 +264,15 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_timed(
     assert f"{flag}: {folder} is a folder" in said.err
     assert f"{flag}: the folder {stage_file} cannot be made" in said.err
     assert not said.out
+
+
+@pytest.mark.parametrize("flag", ["--json", "--costs"])
+def test_the_stage_file_is_not_written_over(
+    stage_file: str, tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(stage_file).read_bytes()
+    (link := tmp_path / "link.json").symlink_to(stage_file)
+    for file in (stage_file, str(link)):
+        assert run(["bench", "--stage-config", stage_file, flag, file]) == 2
+        assert f"{flag}: {file} is also --stage-config; each needs a file" in capsys.readouterr().err
+    assert Path(stage_file).read_bytes() == before

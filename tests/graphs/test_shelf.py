@@ -124,6 +124,19 @@ def test_a_pass_that_has_no_room_beside_others_of_its_size_is_captured_when_it_c
     assert (graphs.statistics.num_refused, graphs.statistics.num_bytes) == (0, 10)
 
 
+def test_passes_of_one_size_that_have_no_room_together_do_not_push_each_other_out_at_every_step() -> None:
+    """Both branches of guidance were captured anew in every step."""
+    graphs, model = graphs_of(TapeDevice(pass_bytes=10), budget_bytes=15), Model()
+    with capture_logs() as lines:
+        for _ in range(40):
+            for scale in (1.0, 2.0):
+                run(graphs, model, rows(4), scale)
+    assert graphs.statistics.num_captured == 5
+    assert graphs.statistics.num_replayed > 30
+    (refused,) = [line for line in lines if line["event"] == "graph.refused"]
+    assert refused["reason"] == "it and 1 of its size need 20 bytes; graphs may have 15"
+
+
 def test_a_pass_too_large_for_the_budget_runs_as_it_is_and_the_log_says_so_once() -> None:
     graphs, model = graphs_of(TapeDevice(pass_bytes=100), budget_bytes=50), Model()
     with capture_logs() as lines:
@@ -265,7 +278,7 @@ def test_a_shape_that_had_no_memory_is_captured_when_there_is_some_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A shape that was refused while another process had filled the card ran as it is from then on."""
-    monkeypatch.setattr("epe.graphs.shelf.TRIED_AGAIN_AFTER", 3)
+    monkeypatch.setattr("epe.graphs.retries.TRIED_AGAIN_AFTER", 3)
     device, model = TapeDevice(), Model()
     graphs, tries = in_gaps(device), []
     with capture_logs() as lines:
@@ -280,6 +293,22 @@ def test_a_shape_that_had_no_memory_is_captured_when_there_is_some_again(
         num_eager=10, num_refused=2, num_captured=1, num_replayed=2, num_bytes=1
     )
     assert [line["event"] for line in lines] == ["graph.refused", "graph.captured"]
+
+
+def test_a_shape_that_is_tried_again_and_refused_for_another_reason_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log had the lack of memory as the last word on a shape that has no other chance."""
+    monkeypatch.setattr("epe.graphs.retries.TRIED_AGAIN_AFTER", 3)
+    device, model = TapeDevice(), Model()
+    graphs = in_gaps(device)
+    with capture_logs() as lines:
+        for turn in range(12):
+            device.fails_with = RuntimeError("not allowed") if turn else torch.OutOfMemoryError("no memory")
+            run(graphs, model, rows(4))
+            graphs.capture_seen(goes_on=True)
+    assert [line["reason"] for line in lines] == ["no memory", "not allowed"]
+    assert graphs.statistics.counts == GraphCounts(num_eager=12, num_refused=2)
 
 
 def test_what_ran_on_a_lane_that_was_given_up_is_captured_on_the_next_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -24,10 +23,8 @@ from epe.simulator.bounds import Bound, fluid_bound
 from epe.simulator.metrics import Metrics
 from epe.simulator.published import PUBLISHED
 from epe.simulator.workloads import WORKLOADS, generate
-
-ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ROOT / "benchmarks"
-CELL = "flux-gamma3-only-small-0.8-x3"
+from tests.simulator.conftest import CELL
+from tests.world import ROOT
 
 
 def compare(folder: Path, command: str, *flags: str) -> str:
@@ -36,7 +33,7 @@ def compare(folder: Path, command: str, *flags: str) -> str:
              str(folder / "page.md"), "--requests", "12", "--tuning-requests", "6", "--seeds", "2",
              "--baselines", "2", "--bound-seconds", "1", *flags]  # fmt: skip
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "scheduling.py"), command, *given],
+        [sys.executable, str(ROOT / "benchmarks" / "scheduling.py"), command, *given],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -90,58 +87,6 @@ def test_runs_of_another_version_are_told_and_made_again_but_bounds_are_not(fold
     assert not re.search(r"\d\* \|", page)
 
 
-def test_a_version_whose_runs_give_the_same_anew_counts_as_this_one(
-    program: Callable[[str], ModuleType],
-) -> None:
-    runs, entrants = program("scheduling_runs"), program("scheduling_entrants")
-    versions = program("scheduling_versions")
-
-    def lines(num: int, simulator: str, *, late: int = -1, plan_ms: float = 0.0) -> dict[bytes, object]:
-        """Runs of a baseline, of which one found nothing in time."""
-        nothing = {**dict.fromkeys(Metrics.__struct_fields__, 0.0), "plan_ms_p50": plan_ms}
-        found = {}
-        for seed in range(num):
-            entrant = entrants.Entrant(name="rssp", policy="rssp")
-            job = runs.Job(cell=CELL, seed=seed, num_requests=9, entrant=entrant)
-            metrics = Metrics(**{**nothing, "slo_attainment": float(seed != late)})
-            found[job.key] = runs.Line(job=job, code="", simulator=simulator, took_s=1.0, metrics=metrics)
-        return found
-
-    def is_older(again: dict[bytes, object]) -> set[bool]:
-        kept = lines(20, "before")
-        seen = versions.Versions(kept, again)
-        return {seen.is_older(line) for line in kept.values()}
-
-    here = runs.simulator_code()
-    assert is_older({}) == {True}
-    assert is_older(lines(versions.ENOUGH, here, plan_ms=1.0)) == {False}
-    assert is_older(lines(versions.ENOUGH - 1, here)) == {True}
-    assert is_older(lines(versions.ENOUGH, here, late=3)) == {True}
-    assert is_older(lines(versions.ENOUGH, "before")) == {True}
-
-
-def test_only_code_that_a_run_needs_is_in_its_fingerprint(
-    program: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    fingerprint = program("scheduling_code").fingerprint
-
-    def of(policy: str, order: str) -> str:
-        (tmp_path / "policy.py").write_text(policy)
-        (tmp_path / "order.py").write_text(order)
-        found: str = fingerprint(tmp_path, "policy", prefix="own.")
-        return found
-
-    policy = "from own.order import first\n\nPULSE = 1  # step\n\ndef plan(view):\n    return first(view)[:PULSE]\n"
-    order = "KEY = 0\n\ndef first(view):\n    return sorted(view, key=lambda each: each[KEY])\n\ndef last(): ...\n"
-    same = of(policy, order)
-    assert of(policy.replace("  # step", "  # a step"), order) == same
-    assert of(policy, order.replace("view):\n", 'view):\n    """Who is first."""\n')) == same
-    assert of(policy, order.replace("last(): ...", "least(): return 1")) == same
-    assert of(policy, order.replace("KEY = 0", "KEY = 1")) != same
-    assert of(policy.replace("PULSE = 1", "PULSE = 2"), order) != same
-    assert of(policy, order.replace("sorted(", "list(")) != same
-
-
 def without_time(line: bytes) -> object:
     """What a run must give again."""
     found = msgspec.json.decode(line)
@@ -167,13 +112,6 @@ def test_all_pictures_of_the_page_are_there(folder: Path) -> None:
     pictures = re.findall(r"\]\((\S+\.png)\)", (folder / "page.md").read_text())
     assert pictures
     assert [name for name in pictures if not (folder / name).is_file()] == []
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """A module of the program by its name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 @pytest.fixture

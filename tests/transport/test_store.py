@@ -76,3 +76,12 @@ def test_what_ranks_of_another_epoch_told_is_not_heard() -> None:
 def test_ranks_that_tell_nothing_are_named() -> None:
     with pytest.raises(StartFailed, match=r"^rank 0, 2 told nobody its word within 0.05 s$"):
         told_by_all(HashStore(), "word", "b", rank=1, world_size=3, timeout_s=0.05)
+
+
+def test_a_store_whose_process_has_ended_is_a_sentence() -> None:
+    """A rank whose rank 0 was killed while both loaded ended with a traceback of torch's."""
+    host = host_store()
+    client = join_store("127.0.0.1", host.port, timeout_s=0.2)
+    del host
+    with pytest.raises(StartFailed, match=r"^rank 1 could not tell the others its word: the store does not"):
+        told_by_all(client, "word", "b", rank=1, world_size=2, timeout_s=20)

@@ -121,7 +121,7 @@ class Graphs:
         # How often the capture of a shape was broken off from outside.
         self._disturbed: dict[Hashable, int] = {}
         self._retries = Retries()
-        # Shapes that once made all of their size go, having no room beside them.
+        # Shapes that made all of their size go, having no room beside them, and have not fitted since.
         self._crowded: set[Hashable] = set()
 
     def run(
@@ -234,7 +234,7 @@ class Graphs:
 
     def _fitted(self, key: Hashable, size: Hashable, kept: _Kept) -> _Kept | None:
         """Keep within the budget; None if `kept` could not be. Alone beyond it, it is refused. Others of its size go
-        too, since they share a pool; all are captured anew, but one that makes them go again has to wait."""
+        too, since they share a pool; all are captured anew, but one that makes them go twice in turn has to wait."""
         shelf = self._sizes[size]
         if len(shelf.passes) > MAX_PASSES:
             shelf.passes.popitem(last=False)
@@ -243,6 +243,7 @@ class Graphs:
             self._evict()
         if self.statistics.num_bytes <= self.budget_bytes:
             self._retries.forget(key)
+            self._crowded.discard(key)
             return kept
         used_bytes, num_others = shelf.num_bytes, len(shelf.passes) - 1
         self._evict()

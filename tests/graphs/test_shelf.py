@@ -137,6 +137,16 @@ def test_passes_of_one_size_that_have_no_room_together_do_not_push_each_other_ou
     assert refused["reason"] == "it and 1 of its size need 20 bytes; graphs may have 15"
 
 
+def test_prompts_of_many_lengths_that_come_again_are_captured_however_often_there_was_no_room() -> None:
+    """The second time that one had no room beside the others it ran as it is for 64 steps, and the log warned."""
+    graphs, model = graphs_of(TapeDevice(pass_bytes=10), budget_bytes=25), Model()
+    for scale in (1.0, 2.0, 3.0, 3.0, 1.0, 2.0, 2.0, 1.0, 3.0, 3.0):
+        for _ in range(4):
+            run(graphs, model, rows(4), scale)
+    assert graphs.statistics.num_refused == 0
+    assert graphs.statistics.num_bytes == 10
+
+
 def test_a_pass_too_large_for_the_budget_runs_as_it_is_and_the_log_says_so_once() -> None:
     graphs, model = graphs_of(TapeDevice(pass_bytes=100), budget_bytes=50), Model()
     with capture_logs() as lines:

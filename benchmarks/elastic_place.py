@@ -70,7 +70,7 @@ class Class:
 
     @property
     def name(self) -> str:
-        return f"{self.width}x{self.height}" + f"x{self.num_frames}" * (self.num_frames > 1)
+        return Size.named(height=self.height, width=self.width, num_frames=self.num_frames)
 
 
 @dataclass(frozen=True)

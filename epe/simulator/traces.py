@@ -108,7 +108,7 @@ def _named(line: TraceLine, like: Size, cost_set: CostSet) -> Size:
     for size in cost_set.sizes:
         if (size.model, size.height, size.width, size.num_frames) == shape:
             return msgspec.structs.replace(size, conditions=conditions, num_steps=line.steps)
-    name = f"{line.width}x{line.height}" + (f"x{line.frames}" if line.frames > 1 else "")
+    name = Size.named(height=line.height, width=line.width, num_frames=line.frames)
     return Size(
         name=f"{like.model} {name}".strip(),
         family=like.family,

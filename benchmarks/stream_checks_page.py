@@ -24,10 +24,11 @@ first of them brings, whose passes are replayed where they are captured, all lea
 the thread of the device waits for the GPU by torch's own count. In the first row each lease asks for a value, which
 must be seen.
 
-Inside a lease nothing waits for the GPU: no step, no decode. At its end each lease waits once, in `finite.py`, until it
-is known whether all that it made is finite; the wait for the end of its work that follows, which torch does not count,
-has nothing left to wait for. When this ran, a decode asked just before it turned its numbers into bytes; it asks
-afterwards now.
+Inside a lease nothing waits for the GPU: no step, no decode. The exception was not drawn here: with
+[TeaCache](../flexcache.md) each step that is to be decided on asks for a number. At its end each lease waits once, in
+`finite.py`, until it is known whether all that it made is finite; the wait for the end of its work that follows, which
+torch does not count, has nothing left to wait for. When this ran, a decode asked just before it turned its numbers into
+bytes; it asks afterwards now.
 
 An encode of a new prompt waits six times more, all in code of diffusers and transformers, which run as they are:
 tokens and their mask are sent, transformers looks at the mask twice, rows are picked by it, and noise that was drawn on

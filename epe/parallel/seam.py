@@ -1,6 +1,7 @@
 """The one place where we reach into diffusers: processors that call another `dispatch_attention_fn`.
 
-Nothing global changes, and no processor's code is written again.
+Nothing global changes, and no processor's code is written again. Each processor, also one of ours, has to call it by
+that name itself: a function that did so for several would not be redirected.
 """
 
 from __future__ import annotations

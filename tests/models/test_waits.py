@@ -96,8 +96,7 @@ def test_no_step_of_a_request_but_the_first_waits_for_the_device(
     state, adapter = encoded(ranks, request), on_no_device(1)
     state = adapter.step(state, SoloExchange(), Split())
     with waits() as seen:
-        # Without FlexCache all steps are alike.
-        for _ in range(4 if strategy else 1):
+        for _ in range(4):
             state = adapter.step(state, SoloExchange(), Split())
     assert seen == []
     # All are asked at once whether they are finite.
